@@ -1,8 +1,8 @@
 """Builds the services of one broker process, starts, drains and finishes them.
 
 Only this module imports the services of all packages. They are built in the order of their layers,
-so that each finds its dependencies above it. `background` in `build_broker` lists which services run
-in every broker and which only in the leader.
+so that each finds its dependencies above it. `background` in `build_broker` lists which services
+run in every broker and which only in the leader.
 """
 
 import asyncio

@@ -72,7 +72,8 @@ recorded_parents AS (
 
 -- fragment: from_deleted_parents
 -- The rest of an INSERT into finished_parents, after its SELECT list. The parents are the rows of
--- the CTE `deleted` on which other jobs depend. A dead letter that is replayed finishes a second time.
+-- the CTE `deleted` on which other jobs depend. A dead letter that is replayed finishes a second
+-- time.
 FROM deleted
 WHERE has_dependents
 ON CONFLICT (lane, id) DO UPDATE

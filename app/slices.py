@@ -16,8 +16,8 @@ SLICE_SECONDS = 0.0005
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yields the items, for a loop with a short body. Lets the event loop serve other requests after
-    each SLICE_SECONDS, and after the last of several slices."""
+    """Yields the items, for a loop with a short body. Lets the event loop serve other requests
+    after each SLICE_SECONDS, and after the last of several slices."""
     started, has_paused = perf_counter(), False
     for item in items:
         yield item

@@ -139,8 +139,8 @@ class ConnectionPool:
 
 
 class CheckoutRegistry:
-    """All checkouts of one process, by their connections. A checkout acquires its connection through
-    this registry."""
+    """All checkouts of one process, by their connections. A checkout acquires its connection
+    through this registry."""
 
     def __init__(self, *, pool: ConnectionPool, watchdog: Watchdog, metrics: Metrics, acquire_seconds: float) -> None:
         self.pool = pool

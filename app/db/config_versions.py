@@ -52,8 +52,8 @@ class ConfigVersions(PeriodicService):
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        """Runs a check if callers used the configuration lately, so that the next ones need no check
-        of their own. Otherwise runs one every IDLE_CHECK_SECONDS."""
+        """Runs a check if callers used the configuration lately, so that the next ones need no
+        check of their own. Otherwise runs one every IDLE_CHECK_SECONDS."""
         now = time.monotonic()
         if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
             await self.check_now()
@@ -90,8 +90,8 @@ class ConfigVersions(PeriodicService):
 
     @uses_reserved_connections
     async def _check(self) -> None:
-        """Reads the numbers, and calls the handlers of those that have changed. May use the reserved
-        connections, because a worker that settles a job needs a valid API key."""
+        """Reads the numbers, and calls the handlers of those that have changed. May use the
+        reserved connections, because a worker that settles a job needs a valid API key."""
         began = time.monotonic()
         for row in await self._db.rows("SELECT name, number FROM config_versions ORDER BY name"):
             name, number = row["name"], row["number"]
@@ -102,7 +102,8 @@ class ConfigVersions(PeriodicService):
         self._checked_at = began
 
     async def bump(self, db: Executor, name: Name) -> None:
-        """Increments a number, in the transaction of the change. The row lock serializes changes."""
+        """Increments a number, in the transaction of the change. The row lock serializes
+        changes."""
         await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:

@@ -35,8 +35,8 @@ def hosts(dsn: str) -> list[Host]:
 
 
 def requires_tls(dsn: str) -> bool:
-    """Whether the broker enforces TLS: the DSN has no `sslmode`, and at least one host is on another
-    machine."""
+    """Whether the broker enforces TLS: the DSN has no `sslmode`, and at least one host is on
+    another machine."""
     return "sslmode" not in _split(dsn)[1] and not all(
         (host.host.startswith("/") or is_loopback(host.host)) for host in hosts(dsn)
     )

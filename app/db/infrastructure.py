@@ -26,7 +26,7 @@ class Infrastructure:
     server_checks: ServerChecks
     clock: DatabaseClock
     now: Callable[[], datetime]  # of the clock
-    # The time of `clock.retention`: if the database's clock jumps ahead, it follows only a day later.
+    # The time of `clock.retention`. If the database's clock jumps ahead, it follows a day later.
     retention_now: Callable[[], datetime]
     job_ids: JobIdGenerator
     notifier: Notifier

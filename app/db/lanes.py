@@ -80,8 +80,8 @@ def _instant(milliseconds: int) -> datetime:
 
 
 def first_id_at(instant: datetime) -> UUID:
-    """Returns the lower bound of the ids of a millisecond, with which time filters can use the index
-    on ids."""
+    """Returns the lower bound of the ids of a millisecond, with which time filters can use the
+    index on ids."""
     return UUID(int=max(0, _milliseconds(instant)) << 80)
 
 

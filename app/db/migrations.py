@@ -49,8 +49,8 @@ class UpgradeResult(NamedTuple):
 
 
 def upgrade(dsn: str) -> UpgradeResult:
-    """Migrates to the newest revision of this release. `alembic/env.py` acquires the migration lock,
-    and then stores the revision that it found in the attributes of the configuration."""
+    """Migrates to the newest revision of this release. `alembic/env.py` acquires the migration
+    lock, and then stores the revision that it found in the attributes of the configuration."""
     alembic_config = config(dsn)
     try:
         _with_retries(lambda: command.upgrade(alembic_config, "head"))

@@ -4,7 +4,7 @@ No job depends on a wake-up: a lost one costs the time until the next poll.
 
     connecting -> listening    LISTEN succeeded; QueueReady(None) is published, because
                                notifications sent while there was no connection are lost
-    listening  -> listening    sends the pending notifications or, after 2 s without any, a keepalive
+    listening  -> listening    sends pending notifications or, after 2 s without any, a keepalive
     listening  -> connecting   a statement failed or timed out; the next try follows after 1 s
 """
 
@@ -37,8 +37,8 @@ _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
 
 class Notifier:
-    """Notifies the other processes of queues with claimable jobs and of a changed configuration, and
-    publishes their notifications as events.
+    """Notifies the other processes of queues with claimable jobs and of a changed configuration,
+    and publishes their notifications as events.
 
     A notification is a list of queue ids. CONFIG_ID in it says that the configuration has changed.
     """

@@ -38,8 +38,8 @@ ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class Executor(Protocol):
-    """An object that runs SQL for store functions: the database, where each statement commits on its
-    own, or a transaction, where all of them commit together."""
+    """An object that runs SQL for store functions: the database, where each statement commits on
+    its own, or a transaction, where all of them commit together."""
 
     async def rows(self, sql: str, *args: object) -> list[Record]: ...
 
@@ -64,8 +64,8 @@ class Transaction:
         return await self._connection.fetchval(sql, *args)
 
     async def rows_in_parts(self, sql: str, *args: object) -> list[Record]:
-        """Reads the rows with a cursor, a part at a time. The event loop serves other requests after
-        each part."""
+        """Reads the rows with a cursor, a part at a time. The event loop serves other requests
+        after each part."""
         return [row async for row in self._connection.cursor(sql, *args, prefetch=ROWS_PER_PART)]
 
 
@@ -163,7 +163,8 @@ class Database:
 
     def autocommit(self) -> AutocommitConnection:
         """Returns a connection for single statements. Read the time inside its `with` block. A time
-        read before a wait for a busy pool is old: a lease could be short, or expired at delivery."""
+        read before a wait for a busy pool is old: a lease could be short, or expired at
+        delivery."""
         return AutocommitConnection(self._checkouts)
 
     @asynccontextmanager

@@ -1,15 +1,17 @@
 """Connects to the primary: the one server that accepts writes and that no other server has
 replaced.
 
-    standby                              unusable: it accepts no writes
-    timeline below the highest seen      unusable: a superseded primary, and what it accepts is lost
-    timeline above the highest seen      used: a promotion; connections to older timelines are terminated
-    otherwise                            used
+    standby                          unusable: it accepts no writes
+    timeline below the highest seen  unusable: a superseded primary, and what it accepts is lost
+    timeline above the highest seen  used, after a promotion: connections to older timelines are
+                                     terminated
+    otherwise                        used
 
 The process remembers the highest WAL timeline that it has seen of each cluster. A server below it
 was replaced and does not know it yet. A call that finds an unusable server fails with a 503
 `not_done`; if the DSN names several hosts, the best of them is used instead. A process that has
-just started knows no timeline, so it connects to all hosts first. See docs/reliability/rules.md#r10.
+just started knows no timeline, so it connects to all hosts first. See
+docs/reliability/rules.md#r10.
 """
 
 import asyncio
@@ -74,8 +76,8 @@ class PrimaryConnector:
         self._tls: dict[str, Any] = tls.options(dsn)
 
     async def connect(self, **options: Any) -> Connection:
-        """Connects to the host of the last connection. If that fails, connects to all hosts and uses
-        the one with the highest timeline."""
+        """Connects to the host of the last connection. If that fails, connects to all hosts and
+        uses the one with the highest timeline."""
         if not self._hosts:
             return (await self._connect(None, options))[0]
         if (last_host := self._last_host) is not None:

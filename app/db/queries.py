@@ -126,8 +126,8 @@ def to_columns(rows: Sequence[Any]) -> dict[str, Sequence[object] | None]:
     """Transposes NamedTuples, at least one, to the column arrays that `unnest` takes, by the names
     of their fields.
 
-    A column of NULLs is sent as NULL: `unnest` fills shorter arrays with NULLs, and the driver needs
-    0.3 µs for each element. Most of the 29 columns of a new job are NULL.
+    A column of NULLs is sent as NULL: `unnest` fills shorter arrays with NULLs, and the driver
+    needs 0.3 µs for each element. Most of the 29 columns of a new job are NULL.
     """
     columns = zip(*rows, strict=True)
     return {

@@ -4,15 +4,15 @@ A deletion cannot be undone, so no row may be deleted as too old because the clo
 for a minute. After a jump this clock is the monotonic clock plus the smallest offset of any sample
 of the last day.
 
-    sample                        what this clock does
-    ------                        --------------------
-    steady, or ahead by less      shows the database's time, because with a lag a unique key for ten
-    than five minutes             seconds could last a minute
-    jump ahead                    keeps its pace, and follows when the last sample from before the jump
-                                  is a day old
-    jump back                     follows at once: no row becomes older by it
-    back to the right time        like a jump ahead: rows written in the meantime have early timestamps,
-                                  and are kept for another day
+    sample                    what this clock does
+    ------                    --------------------
+    steady, or ahead by less  shows the database's time, because with a lag a unique key for ten
+    than five minutes         seconds could last a minute
+    jump ahead                keeps its pace, and follows when the last sample from before the jump
+                              is a day old
+    jump back                 follows at once: no row becomes older by it
+    back to the right time    like a jump ahead: rows written in the meantime have early timestamps,
+                              and are kept for another day
 
 The first sample is the broker's own wall clock, so a broker that starts during a jump is safe, too.
 If the wall clock is the wrong one, retention is delayed by a day. Unique keys with `for_seconds`
@@ -38,8 +38,8 @@ def _since_boot() -> float:
 
 
 class _Sample(NamedTuple):
-    """The difference between a clock and the monotonic clock. `observed_at`, of the monotonic clock,
-    is when it was last observed."""
+    """The difference between a clock and the monotonic clock. `observed_at`, of the monotonic
+    clock, is when it was last observed."""
 
     observed_at: float
     offset: float

@@ -54,14 +54,14 @@ NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
 
 def missing_settings(actual: Sequence[str]) -> Iterator[str]:
-    """Yields a text if values of a session, in the order of NEEDED, differ from it: a pooler does not
-    pass them on."""
+    """Yields a text if values of a session, in the order of NEEDED, differ from it: a pooler does
+    not pass them on."""
     missing = [f"{name}={value}" for (name, value), found in zip(NEEDED.items(), actual, strict=True) if found != value]
     if missing:
         yield f"the pooler does not pass on session settings; set them with ALTER ROLE: {' '.join(missing)}"
 
 
 def session_parameters(*, has_pooler: bool) -> dict[str, str]:
-    """Returns the parameters for the start of a connection. A later SET would stay in a session that
-    the pooler lends to other clients."""
+    """Returns the parameters for the start of a connection. A later SET would stay in a session
+    that the pooler lends to other clients."""
     return dict(_PASSED_BY_POOLERS) if has_pooler else {**_PASSED_BY_POOLERS, **_PLANS, **_LIMITS, **_KEEPALIVES}

@@ -1,8 +1,8 @@
 """Compiles queries that SQLAlchemy builds and asyncpg runs: reads whose WHERE clause depends on the
 request.
 
-Building and compiling a query takes up to 12 ms. So a query is compiled once for each combination of
-tables and columns that it filters by. The values are bind parameters.
+Building and compiling a query takes up to 12 ms. So a query is compiled once for each combination
+of tables and columns that it filters by. The values are bind parameters.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class CompiledQuery(NamedTuple):
 
 
 def compiled_once(build: Callable[..., ClauseElement]) -> Callable[..., Awaitable[CompiledQuery]]:
-    """Decorates a function that builds a query. Keeps the compiled query for each combination of the
-    function's arguments.
+    """Decorates a function that builds a query. Keeps the compiled query for each combination of
+    the function's arguments.
 
     Compiles in a thread, so that the event loop can serve other requests.
     """

@@ -1,8 +1,8 @@
 """Translates the TLS options of a DSN for database connections.
 
 Certificates are verified against the authority that `sslrootcert` names, or against the system's
-authorities. The driver alone would look for a file in the home directory, but service accounts often
-have no home directory.
+authorities. The driver alone would look for a file in the home directory, but service accounts
+often have no home directory.
 """
 
 import ssl

@@ -1,10 +1,10 @@
 """Probes the server on a connection of its own: a hung or black-holed server never reports that it
 is gone.
 
-    answering -> silent      two probes in a row got no reply, for `silent_seconds`: all connections are
-                             terminated, and the outcome of their statements is `unknown`
-    silent    -> silent      calls fail with `not_done` at once
-    silent    -> answering   a probe got a reply, even an error
+    answering -> silent     two probes in a row got no reply, for `silent_seconds`: all connections
+                            are terminated, and the outcome of their statements is `unknown`
+    silent    -> silent     calls fail with `not_done` at once
+    silent    -> answering  a probe got a reply, even an error
 
 No statement has a timeout: one that waits for a standby, on a server that answers probes, keeps
 waiting. See docs/reliability/rules.md#r9.

@@ -7,8 +7,8 @@ The worker of such a lease has crashed, hangs, or has lost its connection.
     running -> dead              attempts exhausted, or too many crashed workers (`poison`)
     running -> cancelled         a cancellation had been requested
 
-Every broker runs a rescuer; no leader is needed. If two of them find the same lease, only one update
-matches its lease token.
+Every broker runs a rescuer; no leader is needed. If two of them find the same lease, only one
+update matches its lease token.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -46,8 +46,8 @@ class LeaseRescuer(PeriodicService):
         return _BEGINNING if is_full_scan else self._scanned_until - SCAN_OVERLAP
 
     def mark_scanned(self, until: datetime) -> None:
-        """Records that no lease is left that expired by `until`. `DueCheck` calls this, too, when its
-        query has found no expired lease."""
+        """Records that no lease is left that expired by `until`. `DueCheck` calls this, too, when
+        its query has found no expired lease."""
         self._scanned_until = until
         self._runs += 1
 

@@ -35,8 +35,8 @@ WHERE ends_at < :before;
 -- When the first row that each service would find is or was due (NULL: now).
 --
 -- Each part reads one index entry. Leases are read from the end of the last scan (:after), because
--- there are only dead index entries before it, and up to now, because there may be many that have not
--- expired. No index has the ends of cool-downs, but few groups cool down at a time.
+-- there are only dead index entries before it, and up to now, because there may be many that have
+-- not expired. No index has the ends of cool-downs, but few groups cool down at a time.
 (SELECT 'job scheduler' AS service, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
 (SELECT 'start deadlines', expires_at FROM jobs
@@ -57,9 +57,9 @@ UNION ALL
 SELECT create_finished_partition(:day, :archive);
 
 -- name: misplaced_days
--- The days of the partitions that jobs in the default partition belong to. These jobs finished
--- while their partition did not exist: under other settings, or when it could not be created. Mostly
--- there are none.
+-- The days of the partitions to which jobs in the default partition belong. These jobs finished
+-- while their partition did not exist: under other settings, or when it could not be created.
+-- Mostly there are none.
 SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day
 FROM finished_jobs_default;
 

@@ -3,9 +3,9 @@
     completed | cancelled -> deleted    the partition is dropped
     completed | cancelled -> archived   the partition is detached (`retention.mode: detach`)
 
-A partition contains the jobs whose retention ends on its day. One broker at a time, the leader, runs
-this. It is a service of its own because it may have to wait for a table lock, and no other service
-should.
+A partition contains the jobs whose retention ends on its day. One broker at a time, the leader,
+runs this. It is a service of its own because it may have to wait for a table lock, and no other
+service should.
 """
 
 from datetime import UTC, datetime, timedelta

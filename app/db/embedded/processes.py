@@ -47,8 +47,8 @@ def spawn(
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel stop this process when its parent dies. Runs in the child, after the change of
-    user, which would undo the setting. The check closes the race with a parent that has already
+    """Makes the kernel stop this process when its parent dies. Runs in the child, after the change
+    of user, which would undo the setting. The check closes the race with a parent that has already
     died."""
     set_parent_death_signal = 1
     _LIBC.prctl(set_parent_death_signal, signal.SIGINT)
@@ -57,8 +57,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def require_passwd_entry() -> None:
-    """Raises if the current uid has no passwd entry: initdb looks up the name of its user, and fails
-    without one. Call it before anything is created."""
+    """Raises if the current uid has no passwd entry: initdb looks up the name of its user, and
+    fails without one. Call it before anything is created."""
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:

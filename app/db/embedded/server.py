@@ -37,8 +37,8 @@ WORKING_DIRECTORY = "/proc/self/cwd"
 
 
 class EmbeddedPostgres:
-    """A Postgres in one folder. Call `start` in a thread that lives as long as the server: for Linux
-    the end of that thread is the death of the parent.
+    """A Postgres in one folder. Call `start` in a thread that lives as long as the server: for
+    Linux the end of that thread is the death of the parent.
 
     Postgres does not run as root. If the broker is root, Postgres runs as the owner of the folder
     or, if that is root, too, as `nobody`. Only files that this class creates change their owner.
@@ -133,8 +133,8 @@ class EmbeddedPostgres:
     # Leftovers of an earlier owner
 
     def _stop_orphan(self) -> None:
-        """Stops the server of a killed broker. It still runs if the kernel cannot stop children with
-        their parent."""
+        """Stops the server of a killed broker. It still runs if the kernel cannot stop children
+        with their parent."""
         pid = self._recorded_pid()
         if pid is not None and self._serves_folder(pid):
             stop_process(pid, has_ended=lambda: not self._serves_folder(pid))
