@@ -1,4 +1,4 @@
-"""Explain: why a job is not running.
+"""Explains why a job is not running.
 
-Reads the rows and rules by which the other packages decide; decides nothing itself.
+Reads the rows and rules by which the other packages decide, and decides nothing itself.
 """

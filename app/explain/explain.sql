@@ -1,7 +1,7 @@
--- Why a job is not running. Every statement reads a bounded number of rows of the queue.
+-- Reads why a job is not running. Every statement reads a limited number of rows of the queue.
 
--- name: waiting_facts
--- row: WaitingFacts
+-- name: waiting_job
+-- row: WaitingJobRow
 SELECT priority, admission, waiting_for
 FROM jobs
 WHERE lane = :lane AND id = :id;
@@ -19,6 +19,7 @@ ORDER BY id
 LIMIT 20;
 
 -- name: ahead_in_group
+-- Counts the pending jobs of the group that were created before the job, up to :limit.
 SELECT count(*)
 FROM (
     SELECT id
@@ -28,7 +29,7 @@ FROM (
 ) AS ahead;
 
 -- name: ahead_in_queue
--- Counts among the first jobs of the lane, in the order in which they are claimed.
+-- Counts the jobs that are claimed before the job, among the first :limit of the lane.
 SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND id < :id))
 FROM (
     SELECT priority, id
@@ -36,10 +37,10 @@ FROM (
     WHERE lane = :lane AND state = 'ready'
     ORDER BY priority DESC, id
     LIMIT :limit
-) AS head;
+) AS first_jobs;
 
 -- name: ahead_admitted
--- The same for a fair queue, which is claimed pass by pass.
+-- Like ahead_in_queue, for a fair queue, which is claimed pass by pass.
 SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND (admission, id) < (:admission, :id)))
 FROM (
     SELECT priority, admission, id
@@ -47,4 +48,4 @@ FROM (
     WHERE lane = :lane AND state = 'ready' AND admission IS NOT NULL
     ORDER BY priority DESC, admission, id
     LIMIT :limit
-) AS head;
+) AS first_jobs;

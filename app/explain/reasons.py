@@ -1,4 +1,4 @@
-"""Lists every reason why a job is not running, each with its facts."""
+"""Lists every reason why a job is not running, with the times, limits and jobs behind it."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from app.db.infrastructure import Infrastructure
 from app.events import FINISHED
 from app.explain import store
 from app.explain.schemas import Explanation, Reason
-from app.explain.store import MAX_COUNTED, WaitingFacts
+from app.explain.store import MAX_COUNTED, WaitingJobRow
 from app.http.schema_types import UNSET, unset_if_none
 from app.jobs.reader import JobReader
 from app.jobs.rows import JobRow, public_state
@@ -53,15 +53,15 @@ class JobExplainer:
 
     async def _reasons_or_claimable(self, row: JobRow) -> AsyncIterator[Reason]:
         queue = self._queues.by_lane(row.lane)
-        facts = await store.waiting_facts(self._infra.read_connections, row.id)
-        reasons = [reason async for reason in self._reasons(row, queue, facts)] if facts is not None else []
+        waiting = await store.waiting_job(self._infra.read_connections, row.id)
+        reasons = [reason async for reason in self._reasons(row, queue, waiting)] if waiting is not None else []
         for reason in reasons or [Reason(code="claimable", detail="the next worker that polls for it gets it")]:
             yield reason
 
-    async def _reasons(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
+    async def _reasons(self, row: JobRow, queue: Queue, waiting: WaitingJobRow) -> AsyncIterator[Reason]:
         if row.state == "blocked":
-            detail = f"waits for {_count(len(facts.waiting_for or []), 'job')}"
-            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=unset_if_none(facts.waiting_for))
+            detail = f"waits for {_count(len(waiting.waiting_for or []), 'job')}"
+            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=unset_if_none(waiting.waiting_for))
         if row.state == "scheduled":
             yield Reason(
                 code="not_due",
@@ -78,9 +78,9 @@ class JobExplainer:
                 reason=unset_if_none(paused_reason),
             )
         if row.state in ("ready", "pending"):
-            async for reason in self._reasons_of_group(row, queue, facts):
+            async for reason in self._reasons_of_group(row, queue, waiting):
                 yield reason
-            async for reason in self._reasons_of_queue(row, queue, facts):
+            async for reason in self._reasons_of_queue(row, queue, waiting):
                 yield reason
         last_polled = await workers.last_polled(self._infra.read_connections, queue.name, row.job_type)
         if self._pollers.has_poller_for(queue.name, row.job_type):
@@ -90,10 +90,10 @@ class JobExplainer:
             detail = f"no worker has polled {queue.name} for {row.job_type} within the last {minutes} minutes"
             yield Reason(code="no_worker", detail=detail, since=unset_if_none(last_polled))
 
-    async def _reasons_of_group(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
+    async def _reasons_of_group(self, row: JobRow, queue: Queue, waiting: WaitingJobRow) -> AsyncIterator[Reason]:
         group = row.group_key or ""
         cooldown = (await concurrency.cooldowns_of(self._infra.read_connections, row.lane, [group])).get(group)
-        if cooldown is not None and facts.admission is None:
+        if cooldown is not None and waiting.admission is None:
             detail = f"group {group} is cooling down until {_format_time(cooldown.until)}; then one job is tried first"
             probe = UNSET if cooldown.probe_job_id is None else [cooldown.probe_job_id]
             yield Reason(code="group_at_rest", detail=detail, until=cooldown.until, group=group, job_ids=probe)
@@ -114,7 +114,7 @@ class JobExplainer:
                 ahead=ahead,
             )
 
-    async def _reasons_of_queue(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
+    async def _reasons_of_queue(self, row: JobRow, queue: Queue, waiting: WaitingJobRow) -> AsyncIterator[Reason]:
         if queue.max_running is not None:
             running = await concurrency.count_slots(self._infra.read_connections, row.lane)
             if running >= queue.max_running:
@@ -125,20 +125,20 @@ class JobExplainer:
             if allowance.limit == 0 and allowance.retry_at is not None:
                 detail = f"the rate limit of {queue.name} allows the next job at {_format_time(allowance.retry_at)}"
                 yield Reason(code="rate_limited", detail=detail, until=allowance.retry_at, limit=queue.rate.limit)
-        ahead = await self._count_ahead(row, queue, facts) if row.state == "ready" else 0
+        ahead = await self._count_ahead(row, queue, waiting) if row.state == "ready" else 0
         if ahead:
             at_least = "at least " if ahead == MAX_COUNTED else ""
             detail = f"{at_least}{_count(ahead, 'job')} will be delivered before it"
             yield Reason(code="jobs_ahead", detail=detail, ahead=ahead)
 
-    async def _count_ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
-        if queue.fair and facts.admission is not None:
-            return await store.ahead_admitted(self._infra.read_connections, row.id, facts.priority, facts.admission)
-        return await store.ahead_in_queue(self._infra.read_connections, row.id, facts.priority)
+    async def _count_ahead(self, row: JobRow, queue: Queue, waiting: WaitingJobRow) -> int:
+        if queue.fair and waiting.admission is not None:
+            return await store.ahead_admitted(self._infra.read_connections, row.id, waiting.priority, waiting.admission)
+        return await store.ahead_in_queue(self._infra.read_connections, row.id, waiting.priority)
 
 
 def _reason_of_state(row: JobRow) -> Reason:
-    """Returns the reason of a job that runs or has finished."""
+    """Returns the only reason of a job that runs or has finished: its state."""
     if row.state == "running":
         detail = "it is running" + (f" on worker {row.worker_id}" if row.worker_id else "")
         return Reason(
@@ -151,7 +151,7 @@ def _reason_of_state(row: JobRow) -> Reason:
 
 
 def _explain_state_reason(row: JobRow) -> str:
-    """Returns the reason's code and what it means."""
+    """Returns the `state_reason` and what it means."""
     meanings = {
         "attempts_exhausted": f"it has used all of its attempts ({row.max_attempts})",
         "not_retryable": "its worker reported that a retry is of no use",

@@ -6,7 +6,8 @@ from app.http.schema_types import UNSET, UUID, Instant, Int32, ResponseModel, Un
 class Reason(ResponseModel, kw_only=True):
     """A reason why a job is not running.
 
-    `code` is for programs, `detail` for people; the other fields are its facts.
+    `code` is for programs, `detail` for people. The other fields are the times, limits and jobs
+    behind the reason.
 
     Codes of a job that is held back: `not_due`, `waiting_for_jobs`, `queue_paused`,
     `queue_at_limit`, `rate_limited`, `group_at_limit`, `group_at_rest` (the group is cooling down),

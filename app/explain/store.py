@@ -9,21 +9,22 @@ from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 
-MAX_COUNTED = 1000  # an exact count beyond this is of no use
-MAX_LISTED = 20  # ids that `admitted_of_group` returns at most
+MAX_COUNTED = 1000  # jobs ahead; an exact count beyond this is of no use
+MAX_LISTED = 20  # the limit of `admitted_of_group`
 
 
-class WaitingFacts(NamedTuple):
-    """`admission`: its number. `waiting_for`: the parents that have not finished."""
+class WaitingJobRow(NamedTuple):
+    """The columns of a job that say what it waits for: `admission` is the number of its admission,
+    `waiting_for` are the parents that have not finished."""
 
     priority: int
     admission: int | None
     waiting_for: list[UUID] | None
 
 
-async def waiting_facts(db: Executor, job_id: UUID) -> WaitingFacts | None:
-    row = await db.row(*SQL.waiting_facts(lane=lane_of(job_id), id=job_id))
-    return WaitingFacts(*row) if row else None
+async def waiting_job(db: Executor, job_id: UUID) -> WaitingJobRow | None:
+    row = await db.row(*SQL.waiting_job(lane=lane_of(job_id), id=job_id))
+    return WaitingJobRow(*row) if row else None
 
 
 async def admitted_of_group(db: Executor, lane: int, group: str) -> list[UUID]:

@@ -1,3 +1,3 @@
-"""Statistics and health of queues, read from totals that every transition maintains; jobs are never
-counted.
+"""Statistics and health of queues. Every transition records how it changes the counts, so no
+request counts jobs.
 """

@@ -1,4 +1,4 @@
-"""Decides whether a queue is healthy, by its configured limits. Pure."""
+"""Decides whether a queue is healthy, by its configured limits. No I/O."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,15 @@ STALE_SECONDS = 300  # a ready job that waits this long while no poller waits is
 def assess(
     limits: HealthLimits, *, depth: int, age: int | None, dead: int, waiting_polls: int
 ) -> tuple[str, list[str]]:
-    """The most severe level of all findings, and their reasons."""
-    findings = list(_findings(limits, depth, age, dead, waiting_polls))
-    return LEVELS[max((level for level, _ in findings), default=0)], [reason for _, reason in findings]
+    """Returns the verdict, which is the most severe level of all reasons, and the reasons."""
+    reasons = list(_reasons(limits, depth, age, dead, waiting_polls))
+    return LEVELS[max((level for level, _ in reasons), default=0)], [reason for _, reason in reasons]
 
 
-def _findings(
+def _reasons(
     limits: HealthLimits, depth: int, age: int | None, dead: int, waiting_polls: int
 ) -> Iterator[tuple[int, str]]:
+    """Yields the reasons why the queue is not healthy, each with its index in LEVELS."""
     yield from _check_limit(limits.max_depth, depth, f"{depth} jobs are ready")
     yield from _check_limit(limits.max_age_seconds, age or 0, f"the oldest ready job has waited {age or 0} s")
     yield from _check_limit(limits.max_dead_per_hour, dead, f"{dead} jobs became dead letters within the last hour")
@@ -28,10 +29,11 @@ def _findings(
         yield 1, f"the oldest ready job has waited {age} s, and no poll is waiting"
 
 
-def _check_limit(limit: int | UnsetType, value: int, finding: str) -> Iterator[tuple[int, str]]:
+def _check_limit(limit: int | UnsetType, value: int, reason: str) -> Iterator[tuple[int, str]]:
+    """Yields the reason if the value is above the limit, or close to it."""
     if isinstance(limit, UnsetType):
         return
     if value > limit:
-        yield 2, f"{finding}; the limit is {limit}"
+        yield 2, f"{reason}; the limit is {limit}"
     elif value > 0 and value >= WARNING_SHARE * limit:
-        yield 1, f"{finding}, close to the limit of {limit}"
+        yield 1, f"{reason}, close to the limit of {limit}"

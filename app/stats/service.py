@@ -19,7 +19,7 @@ from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
 from app.stats.store import DurationCount, DurationRow, RateRow
 
-WORKER_SECONDS = 60
+WORKER_SECONDS = 60  # a worker that was seen within this time counts
 
 
 class StatsService:
@@ -57,10 +57,8 @@ class StatsService:
         return await self._stats(queue.all_lanes, queue.name, self._pollers.count(queue.name), limits)
 
     async def watch_health(self) -> None:
-        """Sets the health metric of the queues that have limits.
-
-        A maintenance service calls it periodically.
-        """
+        """Sets the health metric of the queues that have health limits. A background service calls
+        this periodically."""
         watched = {queue.name: queue for queue in self._queues.all() if queue.config.health is not UNSET}
         for queue in watched.values():
             self._infra.metrics.queue_health.labels(queue.name).set(
@@ -71,15 +69,13 @@ class StatsService:
         self._watched = set(watched)
 
     async def aggregate(self) -> None:
-        """Aggregates deltas into totals and rates. A maintenance service calls it periodically."""
+        """Adds the deltas to totals and rates. A background service calls this periodically."""
         for lane in await store.unaggregated_lanes(self._infra.db):
             await store.aggregate(self._infra.db, lane)
 
     async def write_durations(self) -> None:
-        """Writes the durations recorded since the last call.
-
-        A failed write keeps them for the next one.
-        """
+        """Writes the durations that were recorded since the last call. After a failure, the next
+        call writes them."""
         counts = self._durations.take()
         if not counts:
             return
@@ -138,7 +134,8 @@ def _percentiles(rows: Sequence[DurationRow], kind: str) -> Percentiles | UnsetT
 
 
 def _percentile(rows: Sequence[DurationRow], fraction: float) -> float:
-    """The upper bound of the bucket in which the fraction is reached."""
+    """Returns the upper bound of the histogram bucket that contains the percentile. `rows` are in
+    the order of the buckets."""
     remaining = fraction * sum(row.total for row in rows)
     for row in rows:
         remaining -= row.total

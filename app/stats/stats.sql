@@ -1,7 +1,6 @@
--- Statistics. Every transition inserts one delta row in its own statement; `aggregate` adds the
--- deltas up.
--- Readers add totals and deltas in one snapshot, so counts are exact at any moment.
--- Reading costs the same for ten jobs and for ten million.
+-- Statistics. The statement of every transition inserts one row with its changes of the counts, a
+-- delta. `aggregate` adds the deltas to totals. Readers add totals and deltas in one snapshot, so
+-- counts are exact at any moment. Reading costs the same for ten jobs and for ten million.
 
 -- fragment: states
 -- A column for each state of a job: the number of jobs, or its change.
@@ -12,9 +11,8 @@ SELECT DISTINCT lane
 FROM stat_deltas;
 
 -- name: aggregate
--- Turns the deltas of one lane into totals and rates.
--- If two processes run it at the same time, each delta is deleted, and so added, by only one of
--- them.
+-- Adds the deltas of one lane to its totals and rates, and deletes them. If two processes run it at
+-- the same time, each delta is deleted, and so added, by only one of them.
 WITH deleted AS (
     DELETE FROM stat_deltas
     WHERE lane = :lane
@@ -46,6 +44,7 @@ SET enqueued = rates.enqueued + excluded.enqueued,
     dead = rates.dead + excluded.dead;
 
 -- name: add_durations
+-- Adds durations to the histograms of the current minute.
 INSERT INTO stat_durations AS durations (lane, minute, kind, bucket, count)
 SELECT input.lane, date_trunc('minute', :now::timestamptz), input.kind, input.bucket, input.count
 FROM unnest(:lanes::int[], :kinds::text[], :buckets::smallint[], :counts::bigint[]) AS input (lane, kind, bucket, count)
@@ -55,8 +54,8 @@ SET count = durations.count + excluded.count;
 
 -- name: counts
 -- row: CountRow
--- Totals and the deltas that are not aggregated yet, in one snapshot. One row, however many lanes
--- there are.
+-- The sums of the totals and of the deltas that are not aggregated yet, of all lanes together, in
+-- one snapshot.
 SELECT
     coalesce(sum(scheduled), 0)::bigint AS scheduled,
     coalesce(sum(blocked), 0)::bigint AS blocked,
@@ -77,8 +76,8 @@ FROM (
 
 -- name: rates
 -- row: RateRow
--- Events of the last 1, 5 and 60 minutes, from buckets of ten seconds and the deltas since the last
--- aggregation.
+-- The numbers of events in the last 1, 5 and 60 minutes, from buckets of ten seconds and from the
+-- deltas that are not aggregated yet.
 SELECT
     (sum(enqueued) FILTER (WHERE bucket_start > :since_1))::bigint AS enqueued_1,
     (sum(completed) FILTER (WHERE bucket_start > :since_1))::bigint AS completed_1,
@@ -104,6 +103,7 @@ FROM (
 
 -- name: durations
 -- row: DurationRow
+-- The histograms of wait and run times, of all lanes together.
 SELECT kind, bucket, sum(count)::bigint AS total
 FROM stat_durations
 WHERE lane = ANY(:lanes::int[]) AND minute > :since
@@ -111,11 +111,11 @@ GROUP BY kind, bucket
 ORDER BY kind, bucket;
 
 -- name: oldest_ready
--- The first job of each priority, found by a loose index scan of jobs_ready: a few probes, however
--- long the queue is. Within a priority, the first job has waited longest, except jobs created early
--- that became due late.
-WITH RECURSIVE heads AS (
-    SELECT input.lane, head.priority, head.run_at, 1 AS hop
+-- The smallest run_at of the first job of each priority. A loose index scan of jobs_ready finds
+-- these jobs with a few probes, however long the queue is. Within a priority, the first job has
+-- waited longest, except for jobs that were created early and became due late.
+WITH RECURSIVE first_jobs AS (
+    SELECT input.lane, next_job.priority, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)
     CROSS JOIN LATERAL (
         SELECT priority, run_at
@@ -123,27 +123,27 @@ WITH RECURSIVE heads AS (
         WHERE jobs.lane = input.lane AND state = 'ready'
         ORDER BY priority DESC, id
         LIMIT 1
-    ) AS head
+    ) AS next_job
     UNION ALL
-    SELECT heads.lane, head.priority, head.run_at, heads.hop + 1
-    FROM heads
+    SELECT first_jobs.lane, next_job.priority, next_job.run_at, first_jobs.hop + 1
+    FROM first_jobs
     CROSS JOIN LATERAL (
         SELECT priority, run_at
         FROM jobs
-        WHERE jobs.lane = heads.lane AND state = 'ready' AND priority < heads.priority
+        WHERE jobs.lane = first_jobs.lane AND state = 'ready' AND priority < first_jobs.priority
         ORDER BY priority DESC, id
         LIMIT 1
-    ) AS head
-    WHERE heads.hop < 100
+    ) AS next_job
+    WHERE first_jobs.hop < 100
 )
 SELECT min(run_at)
-FROM heads;
+FROM first_jobs;
 
 -- name: oldest_pending
--- The same for pending jobs, which wait for admission: the first job of each of the first hundred
--- groups, found by a loose index scan of jobs_pending.
-WITH RECURSIVE heads AS (
-    SELECT input.lane, head.group_key, head.run_at, 1 AS hop
+-- Like oldest_ready, for pending jobs, which wait for admission: the smallest run_at of the first
+-- jobs of the first hundred groups, which a loose index scan of jobs_pending finds.
+WITH RECURSIVE first_jobs AS (
+    SELECT input.lane, next_job.group_key, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)
     CROSS JOIN LATERAL (
         SELECT coalesce(jobs.group_key, '') AS group_key, run_at
@@ -151,21 +151,21 @@ WITH RECURSIVE heads AS (
         WHERE jobs.lane = input.lane AND state = 'pending'
         ORDER BY coalesce(jobs.group_key, ''), id
         LIMIT 1
-    ) AS head
+    ) AS next_job
     UNION ALL
-    SELECT heads.lane, head.group_key, head.run_at, heads.hop + 1
-    FROM heads
+    SELECT first_jobs.lane, next_job.group_key, next_job.run_at, first_jobs.hop + 1
+    FROM first_jobs
     CROSS JOIN LATERAL (
         SELECT coalesce(jobs.group_key, '') AS group_key, run_at
         FROM jobs
-        WHERE jobs.lane = heads.lane AND state = 'pending' AND coalesce(jobs.group_key, '') > heads.group_key
+        WHERE jobs.lane = first_jobs.lane AND state = 'pending' AND coalesce(jobs.group_key, '') > first_jobs.group_key
         ORDER BY coalesce(jobs.group_key, ''), id
         LIMIT 1
-    ) AS head
-    WHERE heads.hop < 100
+    ) AS next_job
+    WHERE first_jobs.hop < 100
 )
 SELECT min(run_at)
-FROM heads;
+FROM first_jobs;
 
 -- name: workers_seen
 SELECT count(*)

@@ -153,7 +153,7 @@ INDEXES = {
     "set_probe": {"group_cooldowns_pkey"},
     "clear_cooldowns": {"group_cooldowns_pkey"},
     "probe_states": {"jobs_pkey"},
-    "waiting_facts": {"jobs_pkey"},
+    "waiting_job": {"jobs_pkey"},
     "live_job": {"jobs_pkey"},
     "live_ids": {"jobs_pkey"},
     "parent_sizes": {"finished_jobs_id", "dead_letters_pkey"},
@@ -246,9 +246,9 @@ def test_changed_plan_is_a_mismatch(changed: Scan) -> None:
 
 
 def test_statement_without_its_condition_is_a_mismatch(loop: Loop, db_with_statistics: Database) -> None:
-    query = compile_statement("waiting_facts", "SELECT priority FROM jobs WHERE lane = :lane", {})
+    query = compile_statement("waiting_job", "SELECT priority FROM jobs WHERE lane = :lane", {})
     found = loop.run(scans(db_with_statistics, [Statement("explain", query)], custom=False))
-    assert mismatches("waiting_facts", found["waiting_facts"])
+    assert mismatches("waiting_job", found["waiting_job"])
 
 
 @pytest.mark.parametrize("limit", [1, 100])

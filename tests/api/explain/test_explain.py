@@ -1,4 +1,4 @@
-"""GET /jobs/{id}/explain: every reason why a job is not running, with its facts."""
+"""GET /jobs/{id}/explain: every reason why a job is not running, with the values behind it."""
 
 from typing import Any
 
