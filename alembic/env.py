@@ -1,4 +1,4 @@
-"""Runs migrations on asyncpg: one migrator at a time, never waiting long for a lock that claims
+"""Runs migrations on asyncpg: one migrator at a time, which never waits long for a lock that claims
 need."""
 
 import asyncio
@@ -17,7 +17,7 @@ def migrate(connection: Connection) -> None:
     for name, value in (("lock_timeout", LOCK_TIMEOUT), ("statement_timeout", "0"), ("timezone", "UTC")):
         connection.execute(text(f"SET {name} = '{value}'"))
     connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
-    # A lock of the session, not of the transaction, because every revision commits.
+    # The migration lock is of the session, not of the transaction, because every revision commits.
     while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
         # An open transaction would block the other migrator's CREATE INDEX CONCURRENTLY.
         connection.commit()

@@ -1,10 +1,11 @@
--- Configuration: small tables without a lane. Every broker process caches them; no hot path writes
--- to them.
+-- Small tables without a lane: the configuration, which every broker process caches, and what the
+-- brokers record about workers and themselves. The statements that enqueue, claim and settle jobs
+-- do not write to them.
 
 -- `config` is the configuration as JSON text, as it was sent. A deleted queue keeps its id and its
--- row, because its finished jobs still have its name. Groups are spread over `group_lanes` lanes.
--- That number follows `lanes` as soon as no job of a group is left that would then belong to
--- another lane.
+-- row, because its finished jobs still have its name. Groups are distributed over `group_lanes`
+-- lanes. That number becomes the number of `lanes` as soon as no job of a group is left that would
+-- then belong to another lane.
 CREATE TABLE queues (
     id            int         PRIMARY KEY CHECK (id BETWEEN 1 AND 65535),
     name          text        NOT NULL UNIQUE,
@@ -52,8 +53,8 @@ CREATE TABLE api_keys (
     revoked_at          timestamptz
 );
 
--- Version numbers of the configuration that processes cache. Every change increments one. Checking
--- the numbers is cheap, so processes check them often.
+-- Version numbers of the configuration that processes cache. Every change increments one of them.
+-- Reading the numbers is cheap, so processes read them often.
 CREATE TABLE config_versions (
     name   text   PRIMARY KEY,
     number bigint NOT NULL
@@ -63,8 +64,8 @@ INSERT INTO config_versions (name, number) VALUES ('policies', 1), ('cooldowns',
 
 -- By how much a clock of a broker is behind the database's clock after a jump ahead (see
 -- app/db/retention_clock.py). longshore_enqueue_v1 reads it, because SQL cannot detect a jump. Both
--- instants are of the database's clock: after a jump back, or a day later, a row has no effect, even
--- if its broker no longer runs.
+-- instants are of the database's clock: after a jump back, or a day later, a row has no effect,
+-- even if its broker no longer runs.
 CREATE TABLE clock_lags (
     clock     text        NOT NULL,
     broker    uuid        NOT NULL,
@@ -80,7 +81,7 @@ CREATE TABLE workers (
     last_seen_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Which queues and types workers have polled lately. An empty type stands for any type.
+-- Which queues and job types workers have polled lately. An empty type stands for any type.
 CREATE TABLE poll_history (
     queue          text        NOT NULL,
     job_type       text        NOT NULL,
@@ -88,8 +89,8 @@ CREATE TABLE poll_history (
     PRIMARY KEY (queue, job_type)
 );
 
--- Which process runs a service that only one process needs to run. A lease row instead of an
--- advisory lock, because it works behind a pooler.
+-- Which process runs a service that only one process needs to run. A row with an expiry works
+-- behind a pooler, and an advisory lock does not.
 CREATE TABLE leaders (
     service    text        PRIMARY KEY,
     holder     uuid        NOT NULL,

@@ -1,5 +1,5 @@
--- Jobs, deduplication keys, and the tables of limits and dependencies. All have a lane: a cluster
--- can be sharded by it.
+-- Jobs, deduplication keys, and the tables of limits and dependencies. All have a lane, by which a
+-- cluster can be sharded.
 
 -- Unfinished jobs: scheduled, blocked, ready, pending, running. Columns that change come first, the
 -- payload last: if a new row version is written to the same page, Postgres logs only the part that
@@ -11,7 +11,7 @@
 --  * `quota_owner`: the name of the key that claimed the job, if the key has a quota of leases.
 --  * `has_dependents`: other jobs wait for this one. `waiting_for`: the parents that have not
 --    finished.
---  * The columns of policies are NULL for jobs without policies, which therefore cost nothing.
+--  * Columns of optional features are NULL for jobs that do not use them, and then cost nothing.
 CREATE TABLE jobs (
     lane                int         NOT NULL,
     attempt             smallint    NOT NULL DEFAULT 0,
@@ -64,7 +64,7 @@ CREATE TABLE jobs (
     autovacuum_analyze_scale_factor = 0.5
 );
 
--- Read by claims: equality on the lane, then exactly their ORDER BY. Holds only ready jobs.
+-- Read by claims: one lane, in exactly their order. Contains only ready jobs.
 CREATE INDEX jobs_ready ON jobs (lane, priority DESC, id) WHERE state = 'ready';
 
 -- Read by claims of a fair queue.
@@ -73,8 +73,8 @@ CREATE INDEX jobs_admitted ON jobs (lane, priority DESC, admission, id) WHERE st
 -- The job that is due next is the first entry, however many jobs are scheduled.
 CREATE INDEX jobs_due ON jobs (run_at) WHERE state = 'scheduled';
 
--- Expired leases are a range at its start. Includes worker_id, so that reconciling the leases of a
--- worker reads only the rows of that worker.
+-- Expired leases are at its start. Contains worker_id, so that reconciling the leases of a worker
+-- reads only the rows of that worker.
 CREATE INDEX jobs_leased ON jobs (lease_expires_at, worker_id) WHERE lease_expires_at IS NOT NULL;
 
 -- Pending jobs, which wait for admission, by group and age. In a fair queue the jobs without a
@@ -135,7 +135,7 @@ CREATE TABLE finished_jobs (
 
 CREATE INDEX finished_jobs_id ON finished_jobs (lane, id);
 
--- Takes rows of days without a partition, so that no settlement fails because one is missing.
+-- Contains rows of days without a partition, so that no settlement fails because one is missing.
 CREATE TABLE finished_jobs_default PARTITION OF finished_jobs DEFAULT;
 
 -- Dead jobs with their reason and history, until they are replayed, purged or past retention.
@@ -177,13 +177,13 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (lane, id)
 );
 
--- Without the id: with it, stale statistics make the planner look up ids in this index.
+-- Does not contain the id: otherwise, stale statistics make the planner look up ids in this index.
 CREATE INDEX dead_letters_dead_at ON dead_letters (dead_at);
 
 -- Deduplication keys: idempotency keys of enqueues and claims, and unique keys, on 256 lanes of
 -- their own. The primary key serializes transactions that use the same key. `job_id`, for unique
 -- keys: the job that has the key. `response`: what a repeated call returns; for a unique key
--- whether the job has it for its life or for a window of time.
+-- whether the job has it while it is live or for a given time.
 CREATE TABLE deduplication_keys (
     lane        int         NOT NULL,
     digest      uuid        NOT NULL,
@@ -203,8 +203,8 @@ CREATE TABLE lane_locks (
     lane int PRIMARY KEY
 );
 
--- Rate-limit usage: how many jobs were claimed under a rate limit, and when. Inserting a row
--- deletes the rows that are older than the period of the rate.
+-- Rate-limit usage: how many jobs were claimed under a rate limit, and when. The statement that
+-- inserts a row deletes those that are older than the period of the rate.
 CREATE TABLE rate_limit_usage (
     lane  int         NOT NULL,
     at    timestamptz NOT NULL,
@@ -213,8 +213,8 @@ CREATE TABLE rate_limit_usage (
 
 CREATE INDEX rate_limit_usage_at ON rate_limit_usage (lane, at);
 
--- Cool-downs of groups. After `until` one job, the half-open probe, runs alone. Its result decides
--- whether the cool-down ends.
+-- Cool-downs of groups. After `until` one job of the group, the half-open probe, runs alone. Its
+-- result decides whether the cool-down ends.
 CREATE TABLE group_cooldowns (
     lane         int         NOT NULL,
     group_key    text        NOT NULL,

@@ -1,6 +1,6 @@
--- Partitions of finished_jobs, one per day of keep_until. These functions run as the schema's
--- owner, so that the broker's role needs no privilege to create or drop tables. If the maintenance
--- service that calls them has to wait for a lock, it gives up and tries again a minute later.
+-- Functions that create and retire partitions of finished_jobs, one per day of keep_until. They run
+-- as the schema's owner, so that the broker's role needs no privilege to create or drop tables. If
+-- one has to wait for a lock, it fails, and the service that calls it tries again a minute later.
 
 CREATE FUNCTION create_finished_partition(day date, archived boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET timezone = 'UTC' SET lock_timeout = '200ms'

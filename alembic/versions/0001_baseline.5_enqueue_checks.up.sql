@@ -11,7 +11,7 @@
 --  * No string has a backslash unless it begins with E: callers may have
 --    standard_conforming_strings off.
 
--- Like shared_digest in app/db/lanes.py.
+-- Like shared_digest in app/db/lanes.py: hashes a text to 128 bits.
 CREATE FUNCTION longshore_digest(value text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -20,7 +20,7 @@ BEGIN
 END
 $$;
 
--- Like lane_of in app/db/lanes.py: the 24 bits from the 67th on.
+-- Like lane_of in app/db/lanes.py: extracts the lane from a job id, 24 bits from the 67th on.
 CREATE FUNCTION longshore_lane_of(job_id uuid) RETURNS int
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -32,7 +32,8 @@ BEGIN
 END
 $$;
 
--- Like JobIdGenerator in app/db/lanes.py, with the microseconds instead of its counter.
+-- Like JobIdGenerator in app/db/lanes.py: generates a job id. Has the fraction of the millisecond
+-- in place of the counter.
 CREATE FUNCTION longshore_generate_id(job_lane int, created_at timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
@@ -46,8 +47,8 @@ BEGIN
 END
 $$;
 
--- Like app/http/strict_json.py: the problem of a document that Postgres accepts but other parsers
--- reject or read differently. NULL: no problem.
+-- Like app/http/strict_json.py: says what is wrong with a document that Postgres accepts but that
+-- other parsers reject or read differently. Returns NULL if nothing is wrong.
 CREATE FUNCTION longshore_find_json_fault(document json, max_bytes int) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -104,7 +105,8 @@ BEGIN
 END
 $$;
 
--- Like RetryPolicy in app/queues/schemas.py.
+-- Like RetryPolicy in app/queues/schemas.py: says what is wrong with a retry policy. Returns NULL
+-- if nothing is wrong.
 CREATE FUNCTION longshore_find_retry_fault(retry json) RETURNS text
 LANGUAGE plpgsql
 AS $$

@@ -1,8 +1,9 @@
 -- The rows that longshore_enqueue_v1 reads, locks and changes besides its job. See
 -- `5_enqueue_checks`.
 
--- Like app/queues/creator.py: creates an unknown queue. A deleted queue is restored by the first
--- broker that finds a job in it. Transactions that create the same queue wait for this commit.
+-- Like app/queues/creator.py: returns the queue, and creates it if it is unknown. A deleted queue
+-- is restored by the first broker that finds a job in it. Transactions that create the same queue
+-- wait for this commit.
 CREATE FUNCTION longshore_find_or_create_queue(queue_name text) RETURNS queues
 LANGUAGE plpgsql
 AS $$
@@ -34,8 +35,8 @@ BEGIN
 END
 $$;
 
--- Like needs_admission in app/queues/cache.py: whether a job of this group waits for admission. In
--- doubt it does: pending jobs are checked periodically.
+-- Like needs_admission in app/queues/cache.py: whether a job of this group waits for admission. If
+-- that is uncertain, it waits, because pending jobs are checked periodically.
 CREATE FUNCTION longshore_needs_admission(queue queues, job_lane int, job_group text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
@@ -48,8 +49,9 @@ BEGIN
 END
 $$;
 
--- Like RetentionClock in app/db/retention_clock.py: the time by which retention (`retention`) and the
--- windows of unique keys (`unique_windows`) decide. The broker whose clock is furthest behind counts.
+-- Like RetentionClock in app/db/retention_clock.py: returns the time by which retention (clock
+-- `retention`) or the ends of unique keys (clock `unique_windows`) are decided. Of several brokers,
+-- the one whose clock is furthest behind counts.
 CREATE FUNCTION longshore_lagging_time(clock_name text, called_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql
 AS $$
@@ -62,8 +64,8 @@ BEGIN
 END
 $$;
 
--- Like app/enqueue/uniqueness.py: the job that has the key, if any. Locks the key: other enqueues
--- with this key, over HTTP or SQL, wait for this commit.
+-- Like app/enqueue/uniqueness.py: returns the job that has the key, if any. Locks the key: other
+-- enqueues with this key, over HTTP or SQL, wait for this commit.
 CREATE FUNCTION longshore_find_unique_key(key_digest uuid, called_at timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
@@ -98,7 +100,7 @@ END
 $$;
 
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending (new body)
--- Like replace_waiting in app/jobs/jobs.sql.
+-- Like replace_waiting in app/jobs/jobs.sql: gives a waiting job the contents of a new one.
 CREATE FUNCTION longshore_replace_waiting(existing_id uuid, new_job jobs, queue queues, called_at timestamptz)
 RETURNS void
 LANGUAGE plpgsql
@@ -153,8 +155,8 @@ BEGIN
 END
 $$;
 
--- Like _enforce_max_waiting in app/enqueue/draft_writer.py. The queue lock makes counting and
--- inserting atomic. It is held until this commit.
+-- Like _enforce_max_waiting in app/enqueue/draft_writer.py: raises if the queue is full. The queue
+-- lock makes counting and inserting atomic. It is held until this commit.
 CREATE FUNCTION longshore_check_max_waiting(queue queues) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -193,8 +195,8 @@ END
 $$;
 
 -- (any) -> (the same, with dependents)
--- Like app/enqueue/parents.py: returns the parents that exist. A parent without a final state is
--- unfinished and cannot finish before this commit.
+-- Like app/enqueue/parents.py: marks and returns the parents that exist. A parent without a final
+-- state is unfinished and cannot finish before this commit.
 CREATE FUNCTION longshore_mark_parents(parent_ids uuid[], called_at timestamptz)
 RETURNS TABLE (parent_id uuid, final_state text)
 LANGUAGE plpgsql

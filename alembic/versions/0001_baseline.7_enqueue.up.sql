@@ -1,6 +1,6 @@
 -- (nothing) -> ready | pending | scheduled | blocked | cancelled
 --
--- Returns the id of the new job, or of the existing job with the same unique key. NULL means
+-- Enqueues a job. Returns its id, or that of the existing job with the same unique key. NULL means
 -- absent; a JSON null is a payload. The payload is stored as written. The schema of its job type is
 -- not applied. Rejects what HTTP rejects, also times before 1970 and the names `.` and `..`.
 CREATE FUNCTION longshore_enqueue_v1(

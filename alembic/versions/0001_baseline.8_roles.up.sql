@@ -1,6 +1,6 @@
--- The roles longshore_producer, which may call longshore_enqueue_v1, and longshore_broker, which
--- may do what a broker does. Roles belong to the whole server: another database may have created
--- them already, or may be creating them now.
+-- Creates the roles longshore_producer, which may call longshore_enqueue_v1, and longshore_broker,
+-- which may do what a broker does. Roles belong to the whole server: the migration of another
+-- database may have created them already, or may be creating them now.
 
 DO $$
 BEGIN

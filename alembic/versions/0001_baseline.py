@@ -1,6 +1,6 @@
 """The whole schema: tables, functions, the enqueue function for other services, and roles.
 
-Why these tables: a claim reads an index that holds only ready jobs; finished jobs are removed by
+Why these tables: a claim reads an index that contains only ready jobs; finished jobs are removed by
 dropping partitions; statistics are sums of deltas, not counts of rows.
 """
 
