@@ -1,7 +1,7 @@
 """In-process events. An event says what happened, and is published after the commit.
 
     event            published by                           subscribers
-    JobsMoved        every transition of jobs               `grep -rn "subscribe_moved("` lists them
+    JobsMoved        enqueues, every transition of jobs     `grep -rn "subscribe_moved("` lists them
     JobsClaimable    lease ender, rule changes              pollers, notifier
     QueueReady       notifier, rate limits, rule changes    pollers, ready poller
     JobsPurged       purge                                  group scheduler, dependency resolver

@@ -62,8 +62,8 @@ class Batcher(Generic[K, T, R]):
         raise NotImplementedError
 
     async def add(self, key: K, item: T, weight: int) -> R:
-        """Adds an item of `weight` rows to the next statement. Returns its result after the
-        commit."""
+        """Adds an item of `weight` rows to the next statement of the key. Returns its result after
+        the commit."""
         if weight >= self._max_weight:
             (result,) = await self.run_batch(key, [item])
             return result

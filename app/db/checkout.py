@@ -216,7 +216,8 @@ class Checkout:
             self._registry.pool.release(self.connection, reserved=self._reserved)
 
     async def _fail(self, error: BaseException) -> None:
-        """Raises the error that the caller gets. Returns if that is the original error."""
+        """Raises the error that the caller gets. Returns if that is the original error. Terminates
+        the connection if no caller may use it again."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):

@@ -34,8 +34,9 @@ VersionHandler = Callable[[], Awaitable[None]]
 
 
 class ConfigVersions(PeriodicService):
-    """Checks the numbers, and calls the handlers of those that have changed, in the order in which
-    they subscribed. The process that made the change calls its own handlers, too."""
+    """Compares the numbers with those of the last check, and calls the handlers of those that have
+    changed, in the order in which they subscribed. The process that made the change calls its own
+    handlers, too."""
 
     def __init__(self, *, db: Database, notifier: Notifier, events: EventBus) -> None:
         super().__init__()
@@ -73,7 +74,8 @@ class ConfigVersions(PeriodicService):
         return time.monotonic() - self._checked_at <= FRESH_SECONDS
 
     def record_use(self) -> None:
-        """Keeps the periodic check running for AWAKE_SECONDS."""
+        """Records that a caller uses the configuration: the periodic check continues for
+        AWAKE_SECONDS."""
         self._used_at = time.monotonic()
 
     async def ensure_fresh(self) -> None:
@@ -102,13 +104,13 @@ class ConfigVersions(PeriodicService):
         self._checked_at = began
 
     async def bump(self, db: Executor, name: Name) -> None:
-        """Increments a number, in the transaction of the change. The row lock serializes
+        """Increments a number, in the transaction of the change. The lock of its row serializes the
         changes."""
         await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:
-        """Call after the commit. On return the change is in effect here, elsewhere within
-        FRESH_SECONDS."""
+        """Puts a committed change into effect: here when this returns, elsewhere within
+        FRESH_SECONDS. Call it after the commit."""
         await self.check_now()
         self._notifier.announce_config()
 

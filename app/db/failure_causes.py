@@ -46,7 +46,7 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def describe(error: BaseException, dsn: str | None = None) -> str:
-    """Returns the cause as text; with a DSN, followed by the addresses of its hosts."""
+    """Describes why the call failed. With a DSN, the text ends with the addresses of its hosts."""
     known = next((text for kinds, text in _CAUSES if isinstance(error, kinds)), None)
     cause = known or (_describe_os_error(error) if isinstance(error, OSError) else _describe_server_error(error))
     if cause == _UNKNOWN_HOST:

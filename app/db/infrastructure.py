@@ -17,7 +17,7 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infrastructure:
-    """Built once per process and passed to every service."""
+    """These dependencies, built once per process and passed to every service."""
 
     settings: Settings
     metrics: Metrics
@@ -26,7 +26,7 @@ class Infrastructure:
     server_checks: ServerChecks
     clock: DatabaseClock
     now: Callable[[], datetime]  # of the clock
-    # The time of `clock.retention`. If the database's clock jumps ahead, it follows a day later.
+    # The time of `clock.retention`, which follows a jump ahead of the database's clock a day later.
     retention_now: Callable[[], datetime]
     job_ids: JobIdGenerator
     notifier: Notifier

@@ -27,7 +27,7 @@ LANES_PER_QUEUE = 256
 KEY_LANES = 256  # lanes 0..255 belong to no queue: queue ids start at 1
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=(1 << 128) - 1)  # every job id is between them
 
-# Of a job id; see above.
+# Fields of a job id; see the drawing above.
 _LANE_BITS = 24
 _RANDOM_BITS = 38
 _LANE_MASK = (1 << _LANE_BITS) - 1

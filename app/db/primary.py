@@ -99,9 +99,10 @@ class PrimaryConnector:
                     (await self._connect(host, {}))[0].terminate()
 
     def terminate(self, *, below: ServerIdentity | None = None) -> None:
-        """Terminates all connections, or only those to a timeline below one. The outcome of their
-        statements is `unknown`. No cancel request is sent: it would also end a commit's wait for
-        its standby, and that commit, on this server only, would become visible."""
+        """Terminates all connections or, with `below`, those to lower timelines of its cluster. The
+        outcome of their statements is `unknown`. No cancel request is sent: it would also end a
+        commit's wait for its standby, and that commit, on this server only, would become
+        visible."""
         for connection, identity in list(self._open.items()):
             if below is None or (identity.cluster == below.cluster and identity.timeline < below.timeline):
                 connection.terminate()
@@ -137,8 +138,8 @@ class PrimaryConnector:
         return connection, identity
 
     def _check(self, server: Record) -> ServerIdentity:
-        """Raises UnusableServer if the broker must not use the server. Otherwise terminates the
-        connections to lower timelines of its cluster."""
+        """Raises UnusableServer if the broker must not use the server. Otherwise returns its
+        identity, and terminates the connections to lower timelines of its cluster."""
         if server["in_recovery"]:
             raise UnusableServer("the server is a standby: it accepts no writes")
         if self._durable and (failures := list(durability_failures(dict(server)))):

@@ -32,8 +32,8 @@ JUMP = 300.0  # seconds; a smaller lag may be drift: 500 ppm are 43 s a day, on 
 
 
 def _since_boot() -> float:
-    """Returns the seconds since boot, including suspended time. Otherwise a laptop that resumes
-    would look like a clock that jumped."""
+    """Returns the seconds since boot, including suspended time. Without the suspended time, a
+    laptop that resumes would look like a clock that jumped."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -46,10 +46,10 @@ class _Sample(NamedTuple):
 
 
 class RetentionClock:
-    """Follows the observed instants of the database's clock, except for jumps ahead.
+    """A clock that follows the observed clock, except for jumps ahead.
 
-    The first sample is that of `wall`. With None it is the database's, and a wrong clock of the
-    broker's machine has no effect.
+    The first sample is that of `wall`. Without `wall` the first sample is the first that is
+    observed, and a wrong clock of the broker's machine has no effect.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RetentionClock:
             self.observe(wall())
 
     def observe(self, instant: float) -> None:
-        """Records that the clock shows `instant` now, in seconds since 1970."""
+        """Takes a sample: the observed clock shows `instant` now, in seconds since 1970."""
         observed_at = self._monotonic()
         offset = self._latest = instant - observed_at
         while self._samples and self._samples[-1].offset > offset:

@@ -54,8 +54,8 @@ NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
 
 def missing_settings(actual: Sequence[str]) -> Iterator[str]:
-    """Yields a text if values of a session, in the order of NEEDED, differ from it: a pooler does
-    not pass them on."""
+    """Compares the values of a session, in the order of NEEDED, with NEEDED. Yields a text that
+    names the settings that differ, which means that a pooler did not pass them on."""
     missing = [f"{name}={value}" for (name, value), found in zip(NEEDED.items(), actual, strict=True) if found != value]
     if missing:
         yield f"the pooler does not pass on session settings; set them with ALTER ROLE: {' '.join(missing)}"

@@ -78,8 +78,8 @@ def has_written() -> bool:
 
 
 def mark_written(sql: str | None = None) -> None:
-    """Records that this request has written: in a transaction (None), or by this statement if it
-    writes."""
+    """Records that this request has written: in a transaction (None), or by the statement `sql` if
+    it writes."""
     if sql is None or _writes(sql):
         _written.set(True)
 
@@ -94,8 +94,8 @@ def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -
 
 
 def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
-    """The outcome that the error means: `unreported` if the server reported nothing. None if the
-    database is available, and the cause is the statement or the caller."""
+    """Returns the outcome that the error means, which is `unreported` if the server reported
+    nothing. Returns None if the database is available, and the statement is the cause."""
     if isinstance(error, _UNREPORTED):
         return unreported
     if isinstance(error, SchemaMismatch):

@@ -67,8 +67,8 @@ class Cleaner(PeriodicService):
                 await locks.delete_keys(self._infra.db, lane, sorted({key.digest for key in keys} - set(kept)), now)
 
     async def _live_ids(self, ids: set[UUID]) -> set[UUID]:
-        """Returns those of the jobs that still wait or run. A job keeps its unique key until then,
-        however long that takes."""
+        """Returns those of the jobs that still wait or run. Such a job keeps its unique key,
+        however long it waits or runs."""
         lanes = group_by_lane(ids, lambda job_id: job_id)
         return {
             job_id for lane, lane_ids in lanes.items() for job_id in await jobs.live_ids(self._infra.db, lane, lane_ids)

@@ -68,7 +68,7 @@ class DueCheck(PeriodicService):
         self._set_alarms(due, now)
 
     def _set_alarms(self, due: Mapping[str, datetime | None], now: datetime) -> None:
-        """Tells the services that run at an exact time when their next work is due."""
+        """Sets the alarms of the services that do their next work at an exact time."""
         next_job, next_run = due.get("job scheduler"), due.get("periodic enqueuer")
         if next_job is not None and next_job > now:
             self._job_scheduler.set_alarm(next_job)

@@ -18,7 +18,7 @@ from app.periodic_service import PeriodicService
 
 
 class _Abandoned(NamedTuple):
-    """A lease to end, and its expiry, of the monotonic clock."""
+    """A lease to end, and when it expires by the monotonic clock."""
 
     lease_end: LeaseEnd
     until: float

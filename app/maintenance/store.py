@@ -34,8 +34,8 @@ async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
 
 
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
-    """Returns the services that have work, and when its first row was or will be due (None: now).
-    Leases that expired before `after` are not read."""
+    """Returns, by service, when its first row was or will be due (None: now). Leases that expired
+    before `after` are not read."""
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.overdue(after=after, now=now))}
 
 

@@ -37,8 +37,8 @@ WORKING_DIRECTORY = "/proc/self/cwd"
 
 
 class EmbeddedPostgres:
-    """A Postgres in one folder. Call `start` in a thread that lives as long as the server: for
-    Linux the end of that thread is the death of the parent.
+    """A Postgres in one folder. Call `start` in a thread that lives as long as the server: on Linux
+    the kernel stops the server when that thread ends.
 
     Postgres does not run as root. If the broker is root, Postgres runs as the owner of the folder
     or, if that is root, too, as `nobody`. Only files that this class creates change their owner.
@@ -89,7 +89,7 @@ class EmbeddedPostgres:
         return None
 
     def restart_on_exit(self) -> None:
-        """Starts a thread that restarts the server when it exits. Its address stays the same."""
+        """Starts a thread that restarts the server, at the same address, when it exits."""
         threading.Thread(target=self._restart_forever, name="embedded postgres", daemon=True).start()
 
     def _restart_forever(self) -> None:
@@ -199,8 +199,8 @@ class EmbeddedPostgres:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
 
     def _user_can(self, test: str, path: Path) -> bool:
-        """Whether `test` succeeds as the user. The kernel considers the mode bits of all parents,
-        groups, ACLs and mount options."""
+        """Runs `test`, for example `test -x PATH`, as the user: the kernel considers the mode bits
+        of all parents, groups, ACLs and mount options."""
         return self._run(["test", test, str(path)], Path("/")).returncode == 0
 
     # The cluster and its server
@@ -269,7 +269,7 @@ class EmbeddedPostgres:
             time.sleep(0.02)
 
     def _is_ready(self, pid: int) -> bool:
-        """Postgres writes its status into line 8 of its pid file, which pg_ctl reads, too."""
+        """Whether the server accepts connections. Reads, like pg_ctl, line 8 of its pid file."""
         with suppress(OSError, IndexError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return lines[0] == str(pid) and lines[7].strip() == "ready"
