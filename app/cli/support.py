@@ -144,7 +144,7 @@ def run_with_broker(
 ) -> None:
     """Runs a command with the services of a broker, but without an HTTP server.
 
-    `shared` and `existing` are those of `database`."""
+    Passes `shared` and `existing` on to `database`, which explains them."""
     import asyncio
 
     from app import log

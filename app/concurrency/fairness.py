@@ -66,8 +66,8 @@ def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bo
 def _start_probe(free: int, usage: GroupUsageRow | None) -> GroupDecision:
     """Chooses the half-open probe: the oldest admitted job, or else the oldest pending job.
 
-    In a strict group the job that failed has kept its admission while it waits for its retry. It is
-    the probe once it is ready, and a worker may have started it already.
+    In a strict group the job that failed keeps its admission while it waits for its retry. So it is
+    the oldest admitted job once it is ready, and the probe. A worker may already run it by then.
     """
     if usage is not None and usage.oldest_admitted is not None:
         return GroupDecision(0, probe=usage.oldest_admitted)

@@ -13,7 +13,10 @@ SQL = load_queries(__file__)
 
 
 class UsageRow(NamedTuple):
-    """Rate-limit usage of a lane: how many jobs, and when the first and the last slice began."""
+    """Rate-limit usage of a lane: how many jobs, and when the first and the last slice began.
+
+    A slice is a thousandth of the rate limit's window; its jobs are counted together.
+    """
 
     used: int
     first_at: datetime | None

@@ -131,7 +131,7 @@ def _explain(failure: Exception | None) -> str:
 
 def _is_reply(error: Exception) -> bool:
     """Whether the error came from the server. A server that rejects connections (it is full, or
-    starting) or is unusable (a standby) is alive, and calls get its own error."""
+    starting) or is unusable (a standby) is not silent: calls still try it, and report its error."""
     if isinstance(error, asyncpg.PostgresConnectionError):
         return False
     return isinstance(error, asyncpg.PostgresError | UnusableServer)

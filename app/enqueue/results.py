@@ -88,10 +88,11 @@ def decode_results(response: str, items: Sequence[JobDraft | Problem]) -> list[E
 
 
 def _first_result(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
-    """Returns the result of one job of the first call.
+    """Returns the result of one job, as the first call returned it.
 
-    A job that was rejected then stays rejected, even if it would be accepted now. Its problem is
-    not stored.
+    `text` is None if the first call rejected the job. The repeated call rejects it again, even if
+    it would be accepted now. Its problem is not stored: the repeated call has one of its own, or
+    gets a general one.
     """
     if text is None and isinstance(item, Problem):
         return EnqueueResult(None, problem=item)

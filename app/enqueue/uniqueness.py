@@ -147,10 +147,10 @@ def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
 
 
 def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
-    """Marks the second of two jobs of one call with the same key as a duplicate of the first, or
-    rejects it.
+    """Handles two jobs of one call that have the same unique key.
 
-    The first is not stored yet: to replace it means to change its row.
+    Rejects the second with `reject`, otherwise marks it as a duplicate of the first. With `replace`
+    it also changes the row of the first, which is not stored yet.
     """
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:

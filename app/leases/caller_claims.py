@@ -50,7 +50,9 @@ class ClaimContext(NamedTuple):
 
     @property
     def digest(self) -> UUID:
-        """The hash under which the key is stored. Two callers may use the same key."""
+        """The hash under which the Idempotency-Key is stored. It includes the caller's name, if
+        there is one, because two callers may use the same key.
+        """
         if self.access.caller:
             return digest("claim", self.key or "", self.access.caller)
         return digest("claim", self.key or "")

