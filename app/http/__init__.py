@@ -1,1 +1,3 @@
-"""HTTP as every package uses it: authentication, bodies, responses, errors. Knows no job."""
+"""The HTTP layer that all packages share: authentication, bodies, responses, errors. It imports no
+package about jobs or queues.
+"""

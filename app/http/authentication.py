@@ -53,8 +53,9 @@ def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
 def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:
     """Rejects requests that a browser sends for a page of another site.
 
-    Without API keys, a page of another site that is open on this machine could call the broker for
-    its user. The page could also use its own host name, if that resolves to the broker.
+    Without API keys, a page of another site in a browser on this machine could call the broker on
+    behalf of its user. With DNS rebinding the page's own host name resolves to the broker, so the
+    Host header is checked, too.
     """
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
     if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (

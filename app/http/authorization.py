@@ -18,7 +18,7 @@ class KeyScope(StrEnum):
 
 
 ADMIN = "admin"  # short for all four scopes, in the request that creates a key
-# No queue is named `.` or `..`.
+# Rejects the patterns `.` and `..`, because no queue can have these names.
 SCOPE_PATTERN = r"^(enqueue|work|read|manage|admin)(:(\.{0,2}[A-Za-z0-9_:*-]|\.{3})[A-Za-z0-9._:*-]{0,119})?$"
 SCOPE_RULE = "enqueue, work, read, manage or admin, alone or with a pattern of queue names such as work:email.*"
 

@@ -60,7 +60,7 @@ class BodyErrors:
         self._values_left = MAX_VALUES
 
     def walk(self, kind: inspect.Type, raw: bytes | Raw, pointer: str) -> Any:
-        """Checks a value against its type. Returns a value for msgspec to decode instead.
+        """Checks a value against its type. Returns it with integral floats replaced by integers.
 
         Use the result only if `count` is 0 at the end of the walk.
         """
@@ -168,7 +168,10 @@ def unknown_field_detail(name: str, known: Iterable[str]) -> str:
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
-    """Returns the type without its metadata, and the text of its rule if it has one."""
+    """Returns the type without its metadata, and its rule: for errors, what a valid value is.
+
+    The rule of `Name` is NAME_RULE. Most types have none.
+    """
     if isinstance(kind, inspect.Metadata):
         return kind.type, (kind.extra or {}).get("rule")
     return kind, None

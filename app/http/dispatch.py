@@ -143,7 +143,9 @@ class Dispatcher:
         self._timers: dict[tuple[str, int], Histogram] = {}
 
     def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Handles a request by its fast route; by the framework if it has none or has a query."""
+        """Handles a request by its fast route. Passes a request without a fast route, or with a query
+        string, to the framework.
+        """
         route = self._find_route(scope)
         if route is None:
             return call_asgi(self._call_framework, scope, exchange)

@@ -108,7 +108,7 @@ HealthDep = Annotated[Health, resolver(_health)]
 async def get_liveness() -> Response:
     """Whether the process is running.
 
-    Does not query the database, because restarting the broker would not fix it.
+    Does not query the database, because restarting the broker would not repair the database.
     """
     return json_response(Alive(status="alive"))
 

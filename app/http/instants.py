@@ -1,8 +1,9 @@
 """The range of instants that the broker accepts, in bodies, queries and cursors.
 
 Both ends are at least a day inside Python's calendar, so that an instant can be written in any time
-zone. The first instant of Python's calendar, 0001-01-01T00:00:00Z, is the zero time of Go. asyncpg
-stores it as `-infinity`, and reads that back as a datetime without a time zone.
+zone. The first instant of that calendar, 0001-01-01T00:00:00Z, is rejected, although Go programs
+send it as their zero time: asyncpg would store it as `-infinity`, and read that back as a datetime
+without a time zone.
 """
 
 import re
@@ -20,7 +21,7 @@ RANGE = "from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z"
 
 
 def parse(text: str) -> datetime:
-    """Parses an instant in RFC 3339 with a time zone, as bodies do.
+    """Parses an RFC 3339 instant with a time zone, exactly as in a body.
 
     Raises ValueError if the text is invalid or the instant is out of the accepted range.
     """

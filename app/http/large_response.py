@@ -42,7 +42,9 @@ def list_response(text: JsonList, headers: Iterable[tuple[str, str]] = ()) -> Js
 
 
 async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
-    """Encodes a model whose first member is the list `name`. Serves other requests meanwhile."""
+    """Encodes a model whose first member is the list `name`, in slices: other requests are served
+    in between.
+    """
     items = await map_in_slices(encode, getattr(model, name))
     before = b'{"%b":[' % name.encode()
     others = encode(msgspec.structs.replace(model, **{name: []}))
@@ -53,7 +55,7 @@ async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
 class LargeJsonResponse(JsonResponse):
     """A JSON response that is sent in pieces.
 
-    The server waits while the client reads more slowly than it writes.
+    The server sends no further piece while the client reads too slowly.
     """
 
     def __init__(self, text: JsonList, headers: Iterable[tuple[str, str]]) -> None:

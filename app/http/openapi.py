@@ -58,7 +58,7 @@ def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
 
 
 def _complete(operation: dict[str, Any]) -> None:
-    """Removes FastAPI's 422, which the broker does not return, and adds the examples."""
+    """Adds the examples, and removes FastAPI's HTTPValidationError, which the broker never returns."""
     operation["responses"] = {
         code: response
         for code, response in operation["responses"].items()
@@ -85,8 +85,8 @@ def examples(operation_id: str) -> list[dict[str, Any]]:
 def _clean(value: Any) -> Any:
     """Cleans the document for client generators.
 
-    Removes nulls, defaults, titles and the indentation of docstrings, adds the format of numbers
-    (int32, double), and writes the end of a pattern as in ECMAScript.
+    Removes nulls, defaults, titles and the indentation of docstrings. Adds the format of numbers
+    (int32, double). Replaces `\\Z` in patterns by `$`, because ECMAScript has no `\\Z`.
     """
     if isinstance(value, list):
         return [_clean(item) for item in value]

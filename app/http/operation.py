@@ -31,7 +31,7 @@ READ = (KeyScope.READ,)
 MANAGE = (KeyScope.MANAGE,)
 ENQUEUE_OR_MANAGE = (KeyScope.ENQUEUE, KeyScope.MANAGE)
 
-# Problems that any route with a key, and any route with a body, may return.
+# Problems that any route that requires a key, and any route with a body, may return.
 KEY_PROBLEMS = (errors.Unauthenticated, errors.Forbidden, errors.ForeignOrigin, errors.RateLimited)
 _BODY_PROBLEMS = (errors.MalformedJson, errors.PayloadTooLarge)
 
@@ -79,7 +79,7 @@ def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
 def require_key(scopes: Sequence[KeyScope], *, all_queues: bool = False, **extra: Any) -> dict[str, Any]:
     """Returns the arguments for a route that requires a key with one of these scopes.
 
-    They include what the OpenAPI document says about it. Without scopes the route is public.
+    They include its `security` in the OpenAPI document. Without scopes the route is public.
     """
     security = [*({SECURITY: [scope.value]} for scope in scopes), *([NO_KEY] if scopes else [])]
     checks = [require_scopes(frozenset(scopes), all_queues=all_queues)] if scopes else []

@@ -121,7 +121,8 @@ async def _on_internal_error(request: Request, _error: Exception) -> Response:
 async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
     """Renders the errors that FastAPI finds in path and query parameters.
 
-    `GET /jobs/batch` has no invalid job id but a wrong method: the path exists for POST.
+    `GET /jobs/batch` matches `/jobs/{job_id}` with an invalid id. The response is 405 and not 422,
+    because the path /jobs/batch exists for POST.
     """
     assert isinstance(error, RequestValidationError)
     details = error.errors()

@@ -4,7 +4,8 @@ A member is read-only if the response model has it and the request model has not
 an unchanged member, and rejects a changed one, because the caller may expect an effect.
 
 - An advancing member changes without a call: a second later a schedule may have another next run.
-  An earlier value can be that of an earlier GET, so only a later value is a change.
+  A value that is earlier than the current one may come from an earlier GET, so only a later value
+  is a change.
 - A pause-dependent member is not compared if the resource was paused or resumed after the caller's
   GET.
 """
@@ -50,7 +51,7 @@ class EditedBody(Generic[T]):
         )
 
     def _has_pause_changed(self, current: dict[str, Any]) -> bool:
-        """Whether the resource was paused or resumed since the caller's GET, or the caller does so."""
+        """Whether the resource was paused or resumed since the caller's GET, or is by this PUT."""
         if getattr(self.body, "paused", UNSET) not in (UNSET, current.get("paused")):
             return True
         if "paused_at" not in self._read_only:

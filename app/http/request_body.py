@@ -1,4 +1,5 @@
-"""Reads request bodies: limits, checks and decodes them into models. And builds JSON responses.
+"""Reads request bodies: limits their size, checks them and decodes them into models. Also builds
+JSON responses.
 
 A request may have any content type.
 """

@@ -4,8 +4,8 @@ The event loop serves other requests between two chunks. To decode 8 MB in one c
 30 ms, during which no other request is served. A thread would not help, because the decoder keeps
 the GIL. The pieces in which the body arrived are never joined, because that takes 4 ms.
 
-Only the check decides what is valid. If the object around the list is valid, and each chunk is a
-valid list, then so is the body, wherever it was cut.
+A wrong cut cannot make an invalid body valid, because `strict_json.check` checks every part: if the
+object around the list is valid, and each chunk is a valid list, then so is the body.
 """
 
 import asyncio
@@ -74,8 +74,9 @@ async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
 class Splitter:
     """Splits the list of a body into chunks.
 
-    `outside` is the body with an empty list. It is None until all chunks were taken, and if the body
-    cannot be split: it is invalid, an item is too large, or the members before the list are long.
+    `outside` is the body with an empty list. It is None until all chunks were taken. It stays None if
+    the body cannot be split: it is invalid, an item is too large, or the members before the list
+    are long.
     """
 
     def __init__(self, pieces: Sequence[bytes], head: re.Pattern[bytes]) -> None:
@@ -91,7 +92,8 @@ class Splitter:
         head = self._head.match(self._window, 0, CHUNK_BYTES)
         before = self._take(head.end()) if head else b""
         while head and (end := self._end_of_chunk()):
-            yield self._take(end).strip(_WHITESPACE)  # as encoders write it, which is checked fast
+            # Without whitespace around it, as encoders write it: `strict_json` checks that fast.
+            yield self._take(end).strip(_WHITESPACE)
             if self._window.startswith(b"]"):
                 self.outside = b"".join([before, self._window, *self._pieces])
                 return
@@ -112,7 +114,7 @@ class Splitter:
         return len(pieces) > 1
 
     def _end_of_chunk(self) -> int | None:
-        """Finds an item that ends about CHUNK_BYTES after the start of the window."""
+        """Finds where an item ends, about CHUNK_BYTES after the start of the window."""
         self._extend(4 * CHUNK_BYTES)
         end = _guess_end(self._window) or _find_end(self._window)
         while end is None and self._extend(min(4 * len(self._window), MAX_ITEM_BYTES)):

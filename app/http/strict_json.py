@@ -119,7 +119,8 @@ def _encodings(value: object, data: bytes) -> Iterator[bytes]:
 def _is_shallow(value: object, data: bytes) -> bool:
     """Whether the nesting is at most MAX_DEPTH.
 
-    Makes only one pass over the bytes. Counting one byte value would add half its cost.
+    Makes only one pass over the bytes, because a second one is expensive: even one that only counts
+    one byte value would add half of the cost.
     """
     structure = data.translate(_BRACES_TO_BRACKETS, _NOT_STRUCTURAL).replace(b'""', b"")
     if len(structure) <= MAX_DEPTH:
