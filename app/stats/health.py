@@ -6,6 +6,7 @@ from app.http.schema_types import UnsetType
 from app.queues.schemas import HealthLimits
 
 LEVELS = ("ok", "warning", "critical")
+_WARNING, _CRITICAL = 1, 2  # indexes in LEVELS
 WARNING_SHARE = 0.8  # of a limit
 STALE_SECONDS = 300  # a ready job that waits this long while no poller waits is worth a warning
 
@@ -26,7 +27,7 @@ def _reasons(
     yield from _check_limit(limits.max_age_seconds, age or 0, f"the oldest ready job has waited {age or 0} s")
     yield from _check_limit(limits.max_dead_per_hour, dead, f"{dead} jobs became dead letters within the last hour")
     if age is not None and age > STALE_SECONDS and waiting_polls == 0:
-        yield 1, f"the oldest ready job has waited {age} s, and no poll is waiting"
+        yield _WARNING, f"the oldest ready job has waited {age} s, and no poll is waiting"
 
 
 def _check_limit(limit: int | UnsetType, value: int, reason: str) -> Iterator[tuple[int, str]]:
@@ -34,6 +35,6 @@ def _check_limit(limit: int | UnsetType, value: int, reason: str) -> Iterator[tu
     if isinstance(limit, UnsetType):
         return
     if value > limit:
-        yield 2, f"{reason}; the limit is {limit}"
+        yield _CRITICAL, f"{reason}; the limit is {limit}"
     elif value > 0 and value >= WARNING_SHARE * limit:
-        yield 1, f"{reason}, close to the limit of {limit}"
+        yield _WARNING, f"{reason}, close to the limit of {limit}"

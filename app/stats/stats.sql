@@ -111,9 +111,9 @@ GROUP BY kind, bucket
 ORDER BY kind, bucket;
 
 -- name: oldest_ready
--- The smallest run_at of the first job of each priority. A loose index scan of jobs_ready finds
--- these jobs with a few probes, however long the queue is. Within a priority, the first job has
--- waited longest, except for jobs that were created early and became due late.
+-- The smallest run_at among the first jobs of the first hundred priorities. A loose index scan of
+-- jobs_ready finds these jobs with a few probes, however long the queue is. The first job of a
+-- priority has waited longest, unless it was created early and became due late.
 WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.priority, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)
@@ -140,7 +140,7 @@ SELECT min(run_at)
 FROM first_jobs;
 
 -- name: oldest_pending
--- Like oldest_ready, for pending jobs, which wait for admission: the smallest run_at of the first
+-- Like oldest_ready, for pending jobs, which wait for admission: the smallest run_at among the first
 -- jobs of the first hundred groups, which a loose index scan of jobs_pending finds.
 WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.group_key, next_job.run_at, 1 AS hop
