@@ -1,7 +1,7 @@
 """Cron expressions in a time zone, correct across daylight saving changes. No I/O.
 
-cronsim only iterates over wall-clock times without a zone: given an aware datetime, it loses runs
-on the days of a change. This module maps wall-clock times to UTC, in one of two ways:
+cronsim gets only wall-clock times without a zone, because with an aware datetime it loses runs on
+the days of a change. This module maps its wall-clock times to UTC, in one of two ways:
 
 - A schedule with fixed hours (a daily 01:30) follows wall-clock time. A time that occurs twice fires
   only the first time. A time that the clock skips fires at the jump, together with any other run
@@ -69,12 +69,13 @@ class Cron:
     def _each_pass(self, instant: datetime) -> Iterator[datetime]:
         """Yields every instant of each wall-clock time: two for a time that occurs twice.
 
-        The second passes are searched from an earlier wall-clock time on: during the first pass of
-        a repeated hour, earlier times of that hour still have a second pass.
+        The search for second passes starts at an earlier wall-clock time. If the clock repeats the
+        hour from 1:00 to 2:00, and it is 1:40 for the first time, then 1:10 still has its second
+        pass ahead.
         """
         wall_time = _wall_time(instant, self._zone)
         first_pass = self._wall_times(wall_time)
-        second_pass = self._wall_times(wall_time - _fold(wall_time, self._zone))
+        second_pass = self._wall_times(wall_time - _time_between_passes(wall_time, self._zone))
         return heapq.merge(_to_instants(first_pass, self._zone, fold=0), _to_instants(second_pass, self._zone, fold=1))
 
     def _wall_times(self, after: datetime) -> Iterator[datetime]:
@@ -114,7 +115,7 @@ def _parsed(expression: str) -> CronSim:
 def _invalid_detail(fields: list[str]) -> str:
     """Says which field of an invalid expression is invalid.
 
-    If each field is valid, no date matches all of them, such as 30 February.
+    If each field is valid, no date matches all of them: for example, there is no 30 February.
     """
     for index, (name, allowed) in enumerate(_FIELDS.items()):
         try:
@@ -142,7 +143,7 @@ def _to_instants(wall_times: Iterable[datetime], zone: ZoneInfo, *, fold: int) -
     return (instant for wall_time in wall_times if (instant := _to_instant(wall_time, zone, fold)) is not None)
 
 
-def _fold(wall_time: datetime, zone: ZoneInfo) -> timedelta:
+def _time_between_passes(wall_time: datetime, zone: ZoneInfo) -> timedelta:
     """Returns the time between the first and the second pass of a wall-clock time.
 
     It is zero on most days.
@@ -154,7 +155,8 @@ def _fold(wall_time: datetime, zone: ZoneInfo) -> timedelta:
 def _jump_instant(wall_time: datetime, zone: ZoneInfo) -> datetime:
     """Finds the instant at which the clock skips this wall-clock time, by bisection.
 
-    A skipped time that is read with the UTC offset of one side of the jump lies on the other side.
+    With the UTC offset from before the jump (fold 0), a skipped time is an instant after the jump.
+    With the offset from after the jump (fold 1), it is an instant before the jump.
     """
     after, before = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     offset = before.astimezone(zone).utcoffset()

@@ -4,7 +4,8 @@ One transaction enqueues the jobs and sets the next run, so no run fires twice o
 
     due -> enqueued   the jobs are inserted, `next_run_at` advances
     due -> skipped    no job is inserted (overlap, duplicate or misfire), `next_run_at` advances
-    due -> due        the run failed: it is retried until it is late, then the misfire policy decides
+    due -> due        the run failed: it is retried until it is 60 s late, then the misfire policy
+                      decides
 
 Every broker runs it, without a leader: if a broker dies, the others continue without having to
 detect that.
@@ -31,7 +32,7 @@ from app.schedules.recurrence import recurrence_of
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
 
-BATCH_SIZE = 100  # schedules per query; the row of each has the payload of its job
+BATCH_SIZE = 100  # schedules per query; no more, because each row includes the payload of the job
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -103,7 +104,7 @@ class PeriodicEnqueuer(PeriodicService):
     async def _try_fire(self, row: ScheduleRow) -> None:
         """Fires one schedule. A schedule that fails does not hold up the others.
 
-        It stays due and is retried until it is late; then its misfire policy decides.
+        It stays due and is retried until it is 60 s late; then its misfire policy decides.
         """
         try:
             more = await self._fire(row)

@@ -21,9 +21,9 @@ router = APIRouter(tags=["schedules"])
 
 ScheduleServiceDep = Annotated[ScheduleService, service("schedules")]
 _ADVANCING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
-_BY_PAUSE = ("next_run_at", "upcoming")
+_PAUSE_DEPENDENT = ("next_run_at", "upcoming")
 EditedSchedule = Annotated[
-    EditedBody[SchedulePut], edited_body(SchedulePut, Schedule, advancing=_ADVANCING, pause_dependent=_BY_PAUSE)
+    EditedBody[SchedulePut], edited_body(SchedulePut, Schedule, advancing=_ADVANCING, pause_dependent=_PAUSE_DEPENDENT)
 ]
 ScheduleName = Annotated[NameParameter, Path()]
 _INVALID_BODY = (MalformedJson, ValidationFailed)
@@ -114,6 +114,6 @@ async def pause_schedule(name: ScheduleName, schedules: ScheduleServiceDep, _: N
 async def resume_schedule(name: ScheduleName, schedules: ScheduleServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Resumes a paused schedule from now on.
 
-    Runs that it missed while it was paused are not made up for.
+    Runs that it missed while it was paused are skipped.
     """
     return json_response(await schedules.resume(name, access))

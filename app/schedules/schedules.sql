@@ -14,8 +14,8 @@ FROM schedules
 WHERE name = :name;
 
 -- name: list_schedules
--- Returns the first rows of a page that fit into :max_bytes, at least one, and the row count of
--- the page.
+-- Returns as many rows of a page as fit into :max_bytes, at least one. `total` is the number of rows
+-- that the page has without that limit. :queue_regex matches the accessible queues; NULL for all.
 SELECT {{schedule_columns}}, total
 FROM (
     SELECT {{schedule_columns}},
@@ -26,7 +26,7 @@ FROM (
         SELECT {{schedule_columns}}
         FROM schedules
         WHERE name > :after
-            AND (:queues::text IS NULL OR coalesce(spec::json -> 'job' ->> 'queue', 'default') ~ :queues)
+            AND (:queue_regex::text IS NULL OR coalesce(spec::json -> 'job' ->> 'queue', 'default') ~ :queue_regex)
         ORDER BY name
         LIMIT :limit
     ) AS page

@@ -42,8 +42,8 @@ TimeZone = Annotated[
 class Misfire(StrEnum):
     """What happens to runs that were not fired within 60 seconds.
 
-    `skip`: they are skipped. `once`: one job is enqueued for all of them, together with a later run
-    that is on time. `all`: one job is enqueued for each.
+    `skip`: they are skipped. `once`: a single job is enqueued for all of them and for a later run
+    that is on time, if there is one. `all`: one job is enqueued for each.
     """
 
     SKIP = "skip"

@@ -112,7 +112,7 @@ class ScheduleService:
     async def _set_paused(self, name: str, access: Access, *, paused: bool) -> Schedule:
         """Pauses or resumes a schedule.
 
-        Runs missed during a pause are not made up for, because an operator did not want them.
+        Runs missed during a pause are skipped, because an operator did not want them.
         """
         now = self._infra.now()
         async with self._infra.db.transaction() as transaction:
@@ -131,7 +131,8 @@ class ScheduleService:
 def _next_run_at(old: ScheduleRow | None, schedule: SchedulePut, now: datetime) -> datetime | None:
     """Returns when the schedule runs next.
 
-    A schedule with unchanged times keeps its next run, because it may be due at this moment.
+    A schedule that was not paused, with unchanged times, keeps its next run, because that may be due
+    at this moment.
     """
     if old is not None and not old.paused and same_times(old.definition, schedule):
         return old.next_run_at

@@ -57,13 +57,13 @@ async def get_schedule(db: Executor, name: str) -> ScheduleRow | None:
 
 
 async def list_schedules(
-    db: Executor, after: str, limit: int, queues: str | None, max_bytes: int
+    db: Executor, after: str, limit: int, queue_regex: str | None, max_bytes: int
 ) -> tuple[list[ScheduleRow], int]:
     """Returns the schedules of a page that fit into `max_bytes`, but at least one.
 
     Also returns how many the page would have without that limit.
     """
-    rows = await db.rows(*SQL.list_schedules(after=after, limit=limit, queues=queues, max_bytes=max_bytes))
+    rows = await db.rows(*SQL.list_schedules(after=after, limit=limit, queue_regex=queue_regex, max_bytes=max_bytes))
     return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
 
 
