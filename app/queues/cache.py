@@ -36,9 +36,9 @@ class MissingQueue(Exception):
 
 
 class Queue:
-    """A cached queue: its row, its decoded configuration, and what follows from them.
+    """A cached queue: its row, its decoded configuration, and values derived from them.
 
-    Never changes. A changed row becomes a new object.
+    Immutable: a changed row becomes a new object.
     """
 
     def __init__(self, row: QueueRow, *, is_draft: bool = False) -> None:
@@ -74,8 +74,8 @@ class Queue:
 
 
 class QueueCache:
-    """Has the queues that callers have needed, and all that existed at the last change of
-    `policies`.
+    """Caches the queues that callers have needed, and all that existed at the last change of the
+    config version `policies`.
 
     The look-ups differ in whether they read the database for a queue that is not cached, and in
     what they return for a deleted and for a missing queue:
@@ -211,7 +211,7 @@ class QueueCache:
         return self._by_name.get(name)
 
     async def find_all(self, names: Sequence[str]) -> list[Queue]:
-        """Returns the existing queues of these names, deleted or not, in the order of the names."""
+        """Returns the queues of these names, in their order: with the deleted, without the missing."""
         await self._load_names(names)
         return list(self.cached(names).values())
 

@@ -27,7 +27,7 @@ from app.queues.store import MAX_QUEUE_ID, NewQueue, QueueRow
 
 T = TypeVar("T")
 FindQueue = Callable[[str], Queue]
-MAX_TRIES = 20  # for each lost race, another process has created a queue
+MAX_TRIES = 20  # a try fails only if another process has created a queue in the meantime
 
 
 class QueueConflict(Exception):
@@ -44,8 +44,9 @@ class QueueCreator:
         """Calls `action` with a function that returns the queue of a name, drafted if missing.
 
         The function raises NotFound or QueueLimit for a queue that cannot be created. `action`
-        inserts the drafts that it uses with `store`. The lock is held only while there are drafts:
-        calls that waited for it, and find that their queues exist by now, continue concurrently.
+        inserts the drafts that it uses with `store`. It runs under the lock only if there are
+        drafts: calls that waited for the lock, and find that their queues exist by now, run
+        concurrently.
         """
         names = list(dict.fromkeys(names))
         for _ in range(MAX_TRIES):
@@ -91,14 +92,14 @@ class QueueCreator:
         if len(stored) < len(drafts):
             raise QueueConflict
         if any(stored.values()):
-            # Other processes have an undeleted queue in their caches, as deleted. A new queue is
-            # in no cache, so that it is looked up.
+            # Other processes still cache an undeleted queue as deleted, so they must reload it. They
+            # look up a new queue, because it is in no cache.
             await self._infra.config_versions.bump(db, "policies")
 
     async def _drafts(self, names: Sequence[str]) -> dict[str, Queue]:
-        """Drafts queues for these names, the first ones if `max_queues` does not allow all.
+        """Drafts queues for these names; only for the first ones if `max_queues` does not allow all.
 
-        The draft of a deleted queue has its id and lanes. Others get the ids after the last one.
+        The draft of a deleted queue keeps its id and lanes. Others get the ids after the last one.
         """
         if not names or not self._infra.settings.create_queues:
             return {}

@@ -41,9 +41,10 @@ FROM queues;
 -- name: list_queues
 -- row: QueueRow
 -- Sorted by bytes, whatever the collation of the database: pages are the same everywhere.
+-- :name_regex matches the accessible queues; NULL for all.
 SELECT {{queue_columns}}
 FROM queues
-WHERE deleted_at IS NULL AND name COLLATE "C" > :after AND (:names::text IS NULL OR name ~ :names)
+WHERE deleted_at IS NULL AND name COLLATE "C" > :after AND (:name_regex::text IS NULL OR name ~ :name_regex)
 ORDER BY name COLLATE "C"
 LIMIT :limit;
 

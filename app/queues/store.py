@@ -52,7 +52,7 @@ class QueueRow(NamedTuple):
         )
 
     def read_config(self) -> QueueConfig:
-        """The configuration, with `lanes` and `paused`, which have columns of their own."""
+        """Decodes the configuration. Adds `lanes` and `paused`, which have columns of their own."""
         return msgspec.structs.replace(_config.decode(self.config), lanes=self.lanes, paused=self.paused_at is not None)
 
     def to_response(self) -> Queue:
@@ -97,9 +97,10 @@ async def queue_totals(db: Executor) -> QueueTotals:
     return QueueTotals(*row)
 
 
-async def list_queues(db: Executor, after: str, limit: int, names: str | None) -> list[QueueRow]:
-    """Lists queues after a name. `names` is a regular expression, or None for all."""
-    return [QueueRow(*row) for row in await db.rows(*SQL.list_queues(after=after, limit=limit, names=names))]
+async def list_queues(db: Executor, after: str, limit: int, name_regex: str | None) -> list[QueueRow]:
+    """Lists the queues after a name that match the regular expression, if there is one."""
+    rows = await db.rows(*SQL.list_queues(after=after, limit=limit, name_regex=name_regex))
+    return [QueueRow(*row) for row in rows]
 
 
 async def get_queue(db: Executor, name: str) -> QueueRow | None:
