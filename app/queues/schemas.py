@@ -119,7 +119,10 @@ class QueueConfig(RequestModel):
     paused: (
         Annotated[
             bool,
-            Meta(description="Whether the queue is paused. Only pause and resume change it; a different value is 422."),
+            Meta(
+                description="Whether the queue is paused. Only pause and resume change it; "
+                "a different value is rejected with 422."
+            ),
         ]
         | UnsetType
     ) = UNSET

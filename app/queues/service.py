@@ -63,7 +63,7 @@ class QueueService:
                 _, after = await self._change(name, replace, self._lock_or_create)
                 log.info("queue configured", queue=name)
                 return after.to_response()
-        raise QueueLimit("the queue could not be created", retry_after=1)
+        raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
     async def update(self, name: str, config: QueueConfig) -> Queue:
         async def merge(db: Executor, row: QueueRow) -> QueueRow:
@@ -161,9 +161,10 @@ class QueueService:
         return after
 
     async def _with_lanes(self, db: Executor, row: QueueRow, lanes: int) -> QueueRow:
-        """Returns the row with this number of lanes. No job may be left in a removed lane.
+        """Returns the row with this number of lanes.
 
-        While the queue has jobs, its groups stay in their lanes: see `spread_groups`.
+        A queue that has live jobs or dead letters cannot lose lanes, because these could be in a
+        removed lane. Its groups stay in their lanes: see `spread_groups`.
         """
         if lanes == row.lanes:
             return row
@@ -171,7 +172,9 @@ class QueueService:
             return row._replace(lanes=lanes, group_lanes=lanes)
         if lanes < row.lanes:
             raise ValidationFailed.at(
-                "/lanes", f"the queue has {row.lanes} lanes; their number can be reduced only while it has no jobs"
+                "/lanes",
+                f"the queue has {row.lanes} lanes; "
+                "their number can be reduced only while it has no live jobs and no dead letters",
             )
         return row._replace(lanes=lanes)
 
