@@ -67,7 +67,7 @@ class DeadLetterService:
         await self._queues.load({row.job.lane for row in rows})
         return await encode_page(
             rows,
-            lambda row: _to_response(row, self._queues.name(row.job.lane)),
+            lambda row: _to_response(row, self._queues.name_by_lane(row.job.lane)),
             lambda dead_letter: {"at": dead_letter.dead_at.isoformat(), "id": str(dead_letter.id)},
             limit=page.limit,
             max_bytes=max_bytes,
@@ -78,7 +78,7 @@ class DeadLetterService:
         row = await listing.get_dead_letter(self._infra.db, lane_of(job_id), job_id)
         if row is None:
             raise NotFound(f"no dead letter {job_id}")
-        return _to_response(row, await self._queues.name_of(row.job.lane))
+        return _to_response(row, await self._queues.find_name(row.job.lane))
 
     async def groups(
         self, by: Sequence[GroupField], filters: DeadLetterFilter, page: PageParams, access: Access
@@ -98,7 +98,7 @@ class DeadLetterService:
 
     def _to_group(self, row: Record) -> DeadLetterGroup:
         return DeadLetterGroup(
-            queue=self._queues.name(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
+            queue=self._queues.name_by_lane(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
             job_type=unset_if_none(row.get("job_type")),
             fingerprint=unset_if_none(row.get("fingerprint")),
             count=row["count"],

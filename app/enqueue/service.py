@@ -258,4 +258,4 @@ class EnqueueService:
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer stored")
-        return row.to_response(await self._queues.name_of(row.lane))
+        return row.to_response(await self._queues.find_name(row.lane))

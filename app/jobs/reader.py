@@ -49,7 +49,7 @@ class JobReader:
         return row
 
     async def to_response(self, row: JobRow) -> Job:
-        return row.to_response(await self._queues.name_of(row.lane))
+        return row.to_response(await self._queues.find_name(row.lane))
 
     async def get(self, job_id: UUID) -> Job:
         return await self.to_response(await self.find(job_id))
@@ -110,7 +110,7 @@ class JobReader:
         await self._queues.load({row["lane"] for row in rows})
         return await encode_page(
             rows,
-            lambda row: JobPage.job(row).to_response(self._queues.name(row["lane"])),
+            lambda row: JobPage.job(row).to_response(self._queues.name_by_lane(row["lane"])),
             lambda job: {"id": str(job.id)},
             limit=page.limit,
             max_bytes=max_bytes,

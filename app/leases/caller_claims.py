@@ -192,7 +192,7 @@ class CallerClaims:
         It may also have gone to another process, so the queues are loaded first.
         """
         await self._queues.load({row.lane for row in rows})
-        return [row for row in rows if access.allows(self._queues.name(row.lane))]
+        return [row for row in rows if access.allows(self._queues.name_by_lane(row.lane))]
 
 
 def _token(secret: str, job_id: UUID) -> UUID:

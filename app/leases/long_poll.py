@@ -105,7 +105,7 @@ class LongPoll:
         self._pollers.add(poller)
         try:
             result = await self._claim_or_wait(poller, limit, until, context, client)
-            names = {lane: self._queues.name(lane) for lane in {row.lane for row in result.rows}}
+            names = {lane: self._queues.name_by_lane(lane) for lane in {row.lane for row in result.rows}}
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
             rows = await self._requeue_if_disconnected(result.rows, key, client)

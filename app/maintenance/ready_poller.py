@@ -24,7 +24,7 @@ class ReadyPoller(PeriodicService):
     def _on_queue_ready(self, event: QueueReady) -> None:
         """Wakes this service if notifications may have been lost, and for a queue that is not in
         the cache yet. For other queues `PollerRegistry` wakes a poller."""
-        if event.queue_id is None or self._queues.name_of_id(event.queue_id) is None:
+        if event.queue_id is None or self._queues.name_by_id(event.queue_id) is None:
             self.wake()
 
     async def _on_config_changed(self) -> None:
@@ -38,4 +38,4 @@ class ReadyPoller(PeriodicService):
             return
         lanes = [lane for queue in await self._queues.find_all(sorted(polled)) for lane in queue.all_lanes]
         for lane in await leases.ready_lanes(self._infra.db, lanes) if lanes else []:
-            self._pollers.wake(self._queues.name(lane), [None])
+            self._pollers.wake(self._queues.name_by_lane(lane), [None])

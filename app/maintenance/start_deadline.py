@@ -41,5 +41,5 @@ class StartDeadlineEnforcer(PeriodicService):
         rows = await jobs.kill_unstarted(self._infra.db, lane, ids, now)
         self._events.publish_moved(lane, rows)
         if rows:
-            log.info("jobs missed their start deadline", queue=await self._queues.name_of(lane), count=len(rows))
+            log.info("jobs missed their start deadline", queue=await self._queues.find_name(lane), count=len(rows))
         return len(rows)

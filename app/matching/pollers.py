@@ -42,17 +42,17 @@ class PollerRegistry:
 
     def _on_ready(self, event: JobsMoved) -> None:
         if self._pollers:
-            self.wake(self._queues.name(event.lane), [job.job_type for job in event.jobs])
+            self.wake(self._queues.name_by_lane(event.lane), [job.job_type for job in event.jobs])
 
     def _on_jobs_claimable(self, event: JobsClaimable) -> None:
-        self.wake(self._queues.name(event.lane), [None] * event.count)
+        self.wake(self._queues.name_by_lane(event.lane), [None] * event.count)
 
     def _on_queue_ready(self, event: QueueReady) -> None:
         """Wakes one poller of the queue. If it leaves jobs behind, it passes the wake-up on.
 
         `ReadyPoller` handles a queue that is not in the cache, and the event for all queues.
         """
-        name = None if event.queue_id is None else self._queues.name_of_id(event.queue_id)
+        name = None if event.queue_id is None else self._queues.name_by_id(event.queue_id)
         if name is not None:
             self.wake(name, [None])
 

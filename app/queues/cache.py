@@ -80,18 +80,18 @@ class QueueCache:
     The look-ups differ in whether they read the database for a queue that is not cached, and in
     what they return for a deleted and for a missing queue:
 
-        look-up            reads  deleted       missing
-        get(name)          yes    NotFound      NotFound
-        find(name)         yes    the queue     None
-        find_all(names)    yes    the queue     left out
-        require(name)      no     MissingQueue  MissingQueue
-        find_cached(name)  no     None          None
-        cached(names)      no     the queue     left out
-        by_lane(lane)      no     the queue     KeyError
-        name(lane)         no     the name      KeyError
-        name_of_id(id)     no     the name      None
-        name_of(lane)      yes    the name      `queue-` and the id
-        has_lane(lane)     yes    True          False
+        look-up             reads  deleted       missing
+        get(name)           yes    NotFound      NotFound
+        find(name)          yes    the queue     None
+        find_all(names)     yes    the queue     left out
+        require(name)       no     MissingQueue  MissingQueue
+        find_cached(name)   no     None          None
+        cached(names)       no     the queue     left out
+        by_lane(lane)       no     the queue     KeyError
+        name_by_lane(lane)  no     the name      KeyError
+        name_by_id(id)      no     the name      None
+        find_name(lane)     yes    the name      `queue-` and the id
+        has_lane(lane)      yes    True          False
 
     Call `load` before a look-up by lane that does not read the database.
     """
@@ -152,7 +152,9 @@ class QueueCache:
                     self._add(await store.queues_named(self._infra.db, missing))
 
     async def load(self, lanes: Iterable[int]) -> None:
-        """Loads the queues of these lanes that the cache lacks, for `by_lane` and `name`."""
+        """Loads the queues of these lanes that the cache lacks, for `by_lane` and
+        `name_by_lane`.
+        """
         ids = {queue_id_of(lane) for lane in lanes}
         if not ids <= self._by_id.keys():
             async with self._read_lock:
@@ -185,7 +187,7 @@ class QueueCache:
         queues = in_slices(self.all_including_deleted())
         return [lane async for queue in queues if access.allows(queue.name) for lane in queue.all_lanes]
 
-    def name_of_id(self, queue_id: int) -> str | None:
+    def name_by_id(self, queue_id: int) -> str | None:
         queue = self._by_id.get(queue_id)
         return queue.name if queue else None
 
@@ -222,8 +224,8 @@ class QueueCache:
             raise NotFound(f"no queue named {name}")
         return queue
 
-    async def name_of(self, lane: int) -> str:
-        """Returns the name of the queue that has this lane."""
+    async def find_name(self, lane: int) -> str:
+        """Returns the name of the queue of this lane. Reads the database if the cache lacks it."""
         await self.load({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
@@ -237,7 +239,7 @@ class QueueCache:
         if access.all_queues:
             return job_ids
         await self.load({lane_of(job_id) for job_id in job_ids})
-        return {job_id for job_id in job_ids if access.allows(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
+        return {job_id for job_id in job_ids if access.allows(self.name_by_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def has_lane(self, lane: int) -> bool:
         """Whether the queue of this lane exists.
@@ -275,7 +277,7 @@ class QueueCache:
         held_groups = self._held_groups(queue, lane)
         return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 
-    def name(self, lane: int) -> str:
+    def name_by_lane(self, lane: int) -> str:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:

@@ -62,7 +62,7 @@ def test_queue_created_by_another_process_is_found_at_once(
     found = loop.run(queues.find(f"{api.queue}.a"))
     assert found is not None
     assert found.id == queue_ids[0]
-    assert loop.run(queues.name_of(queue_ids[1] * 256)) == f"{api.queue}.b"
+    assert loop.run(queues.find_name(queue_ids[1] * 256)) == f"{api.queue}.b"
     assert pages == []
 
 
