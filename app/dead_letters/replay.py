@@ -121,7 +121,7 @@ class DeadLetterReplayer:
         try:
             return await self._move_to_queue(self._queues.require(name), lane, ids, replay_times, overrides)
         except MissingQueue:
-            return await self._creator.call(
+            return await self._creator.run_with_queues(
                 [name], lambda find: self._move_to_queue(find(name), lane, ids, replay_times, overrides)
             )
 

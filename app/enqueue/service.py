@@ -137,7 +137,7 @@ class EnqueueService:
         try:
             stored = await insert(self._queues.require)
         except MissingQueue:
-            stored = await self._creator.call(
+            stored = await self._creator.run_with_queues(
                 [value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)], insert
             )
         return await results.to_response(stored, request_id, atomic=atomic)
@@ -186,7 +186,7 @@ class EnqueueService:
         try:
             return await act(self._queues.require)
         except MissingQueue:
-            return await self._creator.call([value_or(job.queue, "default")], act)
+            return await self._creator.run_with_queues([value_or(job.queue, "default")], act)
 
     async def enqueue_for_schedule(
         self, transaction: Transaction, job: JobCreate, find: FindQueue, *, schedule: str, count: int = 1

@@ -2,7 +2,7 @@
 
 A rejected call therefore leaves no queue behind.
 
-    missing -> drafted   `call` chooses an id, under a lock of this process
+    missing -> drafted   `run_with_queues` chooses an id, under a lock of this process
     drafted -> stored    `store` inserts the queue, and its caller inserts the jobs
     drafted -> missing   another process used the id or the name first: the transaction fails, and
                          the call is retried
@@ -40,7 +40,7 @@ class QueueCreator:
         self._queues = queues
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
 
-    async def call(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
+    async def run_with_queues(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
         """Calls `action` with a function that returns the queue of a name, drafted if missing.
 
         The function raises NotFound or QueueLimit for a queue that cannot be created. `action`
