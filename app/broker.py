@@ -213,7 +213,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         BackgroundService("statistics", FunctionService(stats.aggregate), 1.0, leader_only=True),
         BackgroundService("partitions", Partitions(infra=infra, queues=queues), 60.0, leader_only=True),
         BackgroundService("cleaner", Cleaner(infra=infra, dead_letters=dead_letters), 60.0, leader_only=True),
-        BackgroundService("used queues", FunctionService(queue_service.undelete_used), 5.0, leader_only=True),
+        BackgroundService("queue repair", FunctionService(queue_service.repair), 5.0, leader_only=True),
     )
     return Broker(
         infra=infra,

@@ -105,12 +105,11 @@ class QueueService:
         return before.to_response()
 
     @retry_after_deadlock
-    async def undelete_used(self) -> None:
-        """Undeletes queues and reopens lanes that have jobs. A maintenance service calls it
-        periodically.
+    async def repair(self) -> None:
+        """Undeletes queues and reopens lanes that have jobs. Also spreads groups over added lanes.
 
         A process with an outdated cache may enqueue into a deleted queue or a removed lane; without
-        this, no claim would find the job. Also spreads groups over lanes that were added for them.
+        this, no claim would find the job. A background service calls it periodically.
         """
         async with self._infra.db.transaction() as transaction:
             undeleted, reopened = await store.undelete_used(transaction), await store.reopen_lanes(transaction)

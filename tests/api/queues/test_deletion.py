@@ -21,7 +21,7 @@ UndeleteQueues = Callable[[], None]
 @pytest.fixture
 def undelete_queues(broker_services: Broker, loop: Loop) -> UndeleteQueues:
     """Runs the maintenance service that undeletes queues with jobs."""
-    return lambda: loop.run(broker_services.queue_service.undelete_used())
+    return lambda: loop.run(broker_services.queue_service.repair())
 
 
 def delete(api: Api, status: int = 200) -> Json:

@@ -17,7 +17,7 @@ UndeleteQueues = Callable[[], None]
 @pytest.fixture
 def undelete_queues(broker_services: Broker, loop: Loop) -> UndeleteQueues:
     """Runs the maintenance service that reopens lanes and spreads groups."""
-    return lambda: loop.run(broker_services.queue_service.undelete_used())
+    return lambda: loop.run(broker_services.queue_service.repair())
 
 
 def group_lanes(db: TestDatabase, api: Api) -> int:

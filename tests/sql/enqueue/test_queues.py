@@ -78,7 +78,7 @@ def test_sql_enqueue_into_a_deleted_queue_is_delivered_and_restores_the_queue(
         ids = {shop.enqueue() for _ in range(3)}
         api.get(f"/queues/{api.queue}", status=404)
     assert {job["id"] for job in api.claim(max_jobs=10)["jobs"]} == ids
-    loop.run(broker_services.queue_service.undelete_used())
+    loop.run(broker_services.queue_service.repair())
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)
     assert db.value("SELECT id FROM queues WHERE name = $1", api.queue) == queue_id
     assert "max_waiting" not in api.get(f"/queues/{api.queue}")
