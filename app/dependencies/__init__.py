@@ -1,1 +1,4 @@
-"""Dependencies: which job waits for which. Stored by an enqueue, read when a parent finishes."""
+"""Dependencies: which jobs wait for which other jobs, their parents.
+
+An enqueue stores them. The dependency resolver reads them when a parent finishes.
+"""

@@ -30,9 +30,10 @@ def _parse_id(name: str, pointer: str, index: int) -> UUID:
 
 
 def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
-    """Builds the problem for a cycle: lists its jobs, and points at the first one.
+    """Builds the problem that reports a cycle: it lists the jobs of the cycle.
 
-    Shortens a long cycle, because a batch may have a thousand cycles of a thousand jobs each.
+    `pointer` is the JSON pointer to the first of these jobs. The list of a long cycle is shortened,
+    because a batch may have a thousand cycles of a thousand jobs each.
     """
     shown = path if len(path) <= MAX_SHOWN else [*path[: MAX_SHOWN - 2], f"... ({len(path) - 1} jobs)", path[-1]]
     cycle = " -> ".join(shown)
@@ -42,13 +43,14 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
 
 
 def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
-    """Yields cycles as paths that begin and end with the same job.
+    """Yields cycles among the jobs, as paths that begin and end with the same job.
 
-    Yields so many that without the first job of each path there would be no cycle. Also yields an
-    empty path after each job, so that the caller can pause: half a million edges fit into one batch.
+    `parents` maps each job to its parents. Not every cycle is yielded: a caller that rejects the
+    first job of each path has broken them all. Also yields an empty path after each job, so that
+    the caller can pause: half a million dependencies fit into one batch.
 
-    Follows each edge once. Searches depth first with an explicit stack, because a chain of 1000
-    jobs is deeper than Python's stack.
+    Follows each dependency once. Searches depth first with an explicit stack, because a chain of
+    1000 jobs is deeper than Python's stack.
     """
     done: set[str] = set()
     found: set[str] = set()

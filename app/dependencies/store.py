@@ -27,7 +27,7 @@ class DependentRow(NamedTuple):
 
 
 class ParentSize(NamedTuple):
-    """A parent that is no longer live. `result_bytes` is the size of its result, if it has one."""
+    """A parent that has finished or is dead. `result_bytes` is the size of its result, if any."""
 
     id: UUID
     state: str
@@ -35,7 +35,10 @@ class ParentSize(NamedTuple):
 
 
 async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
-    """Marks the live ones of these jobs as parents, and returns their ids."""
+    """Locks the jobs that are still live, sets their `has_dependents`, and returns their ids.
+
+    The lock keeps a parent from finishing before its child is stored.
+    """
     return [row["id"] for row in await db.rows(*SQL.mark_parents(lane=lane, ids=ids))]
 
 

@@ -39,7 +39,7 @@ class JobDraft:
     problem: Problem | None = None
 
     def reject(self, problem: Problem | None) -> None:
-        """Rejects the job, unless `problem` is None. Of several problems the first counts."""
+        """Rejects the job, unless `problem` is None. Of several problems the job keeps the first."""
         self.problem = self.problem or problem
 
     def change_row(self, **columns: object) -> None:
@@ -54,7 +54,10 @@ class JobDraft:
         self.replaces = replaces
 
     def record_replaced(self, replaced: MovedJobRow | None) -> None:
-        """Records the existing job with its new body. None: it no longer waits, and is unchanged."""
+        """Records the existing job after it was replaced.
+
+        None means that it was not replaced, because it no longer waits.
+        """
         self.replaced = replaced
 
     @property
@@ -79,7 +82,7 @@ class JobDraft:
 
     @property
     def needs_transaction(self) -> bool:
-        """Whether other rows must be read, locked or written together with the job."""
+        """Whether other rows (keys, parents, queues) must be read, locked or written with the job."""
         return (
             self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
         )

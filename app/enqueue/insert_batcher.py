@@ -1,18 +1,23 @@
 """Inserts the jobs of concurrent callers in one statement for each lane, in autocommit.
 
 Sync match: a job that suits a waiting poller is stored as already leased to it, in the same commit.
-The worker has the job as soon as the producer has the response, and no claim statement runs.
+The worker has the job as soon as the producer has the response, and no claim statement runs. The
+states of a match:
 
     matched   -> committed    the INSERT is committed; the poller gets the jobs
     matched   -> aborted      Postgres rejected the INSERT; the poller sleeps on
     matched   -> abandoned    the outcome of the INSERT is unknown; the poller sleeps on
     committed -> abandoned    the poller no longer waits
     abandoned -> returned     `LeaseReturner` found the lease and ended it at no cost
-    abandoned -> expired      the lease is over; the lease rescuer takes care of the job
+    abandoned -> expired      the lease expired first; the lease rescuer ends it
 
-A sync match is made only where arrival alone decides which poller gets a job: in queues without
-limits, without admission and not paused; for ready jobs without a group or a start deadline; and for
-pollers without an Idempotency-Key or a quota. In all other cases the poller is woken and claims.
+A sync match is made only where arrival alone decides which poller gets a job:
+
+- in a queue without limits and without admission that is not paused;
+- for ready jobs without a group or a start deadline;
+- for pollers without an Idempotency-Key or a quota.
+
+In all other cases the poller is woken and claims.
 """
 
 from collections.abc import Sequence
@@ -47,7 +52,7 @@ class _Match(NamedTuple):
 
 
 class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
-    """Inserts jobs that need no transaction.
+    """Inserts jobs that need no transaction with other rows. Concurrent calls share one INSERT.
 
     The jobs of a call have one lane and are in the order of their ids.
     """
@@ -79,10 +84,10 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         self._events.publish_moved(lane, rows)
 
     def _match(self, lane: int, rows: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sequence[_Match]]:
-        """Matches jobs to waiting pollers. Returns the rows to store, some of them leased now.
+        """Matches jobs to waiting pollers. Returns all rows to store, and the matches.
 
-        Call right before the INSERT: the leases begin now, and the matched pollers wait for its
-        outcome.
+        The rows of matched jobs are already leased. Call it right before the INSERT: the leases
+        begin now, and the matched pollers wait for the outcome of the INSERT.
         """
         queue = self._queues.by_lane(lane)
         if (
@@ -114,7 +119,7 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         )
 
     def _deliver(self, matches: Sequence[_Match]) -> None:
-        """Gives the jobs of a committed INSERT to their pollers."""
+        """Gives the jobs of a committed INSERT to the pollers that they were matched with."""
         for poller, reservation, rows in matches:
             if poller.deliver(reservation, rows):
                 self._infra.metrics.matched.inc(len(rows))
@@ -122,10 +127,11 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
                 self._events.publish(LeasesAbandoned(rows))
 
     def _abort(self, matches: Sequence[_Match], error: BaseException) -> None:
-        """Releases the pollers of an INSERT that has raised `error`.
+        """Releases the pollers that were matched with jobs of an INSERT that has raised `error`.
 
-        If the jobs may be stored all the same, they are leased to pollers that never learn of it.
-        They must not wait until the leases expire, so `LeaseReturner` returns them.
+        The INSERT may have stored the jobs all the same. Then they are leased to pollers that never
+        learn of it, and no worker could claim them before the leases expire. So `LeaseReturner`
+        returns these jobs.
         """
         for poller, reservation, rows in matches:
             poller.deliver(reservation, ())
@@ -136,8 +142,8 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
 def _was_not_stored(error: BaseException) -> bool:
     """Whether the error proves that the INSERT stored nothing.
 
-    pool.py translates errors of availability. Any other Postgres error is about the rows: none was
-    stored.
+    pool.py turns errors of availability into DatabaseUnavailable, whose `outcome` says whether the
+    INSERT may have stored the rows. Any other Postgres error is about the rows: none was stored.
     """
     return isinstance(error, asyncpg.PostgresError) or (
         isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"

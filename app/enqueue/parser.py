@@ -44,8 +44,8 @@ class JobParser:
     def check(self, job: JobCreate, now: datetime, pointer: str = "") -> JobType | None:
         """Checks what a schema cannot express. Raises a Problem if the job is invalid.
 
-        Returns the configured job type of the job, for `draft`. `pointer` is the JSON pointer to
-        the job in the request: empty, or `/jobs/3`.
+        Returns the configured job type of the job, which `draft` needs, or None. `pointer` is the
+        JSON pointer to the job in the request: empty, or `/jobs/3`.
         """
         settings, payload = self._infra.settings, job.payload
         # A payload that is shorter than every limit cannot exceed one. Most are.
@@ -64,7 +64,7 @@ class JobParser:
         return job_type
 
     def draft(self, job: JobCreate, job_type: JobType | None, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
-        """Drafts a single job. Its parents are ids, because refs exist only in a batch."""
+        """Drafts a single job. Its `depends_on` must be ids, because refs exist only in a batch."""
         group = None if job.group is UNSET else job.group
         lane = queue.choose_lane(group)
         needs_admission = self._queues.needs_admission(queue, lane, group)
@@ -88,7 +88,8 @@ class JobParser:
     ) -> NewJob:
         """Builds the row of a new job: ready, pending or scheduled.
 
-        `needs_admission`: the group of the job needs one, so a ready job is stored as pending.
+        With `needs_admission` the jobs of its group need an admission, so a ready job is stored as
+        pending.
         """
         row = new_job(job, job_id, self._defaults(queue, job_type), now, trace)
         return row._replace(state="pending") if needs_admission and row.state == "ready" else row
@@ -139,7 +140,7 @@ def _json(fields: dict[str, float]) -> str | None:
 
 
 def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: datetime, trace: Trace) -> NewJob:
-    """Builds the row of a job that is ready or scheduled; the callers set `pending` and `blocked`.
+    """Builds the row of a job, ready or scheduled. The callers set `pending` and `blocked`.
 
     Passes the fields by position, in the order of NewJob, because this runs for each job of a
     batch. By name it takes 2 µs longer.
@@ -184,7 +185,7 @@ def _due_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, d
 def set_parents(draft: JobDraft, job: JobCreate, refs: Mapping[str, UUID]) -> None:
     """Sets the parents of a draft: resolves `depends_on` of its job to ids.
 
-    `refs` has the ids of the jobs of the same batch.
+    `refs` maps the refs of the same batch to the ids of their jobs.
     """
     if job.depends_on is UNSET:
         return
@@ -222,7 +223,7 @@ def _find_faults(job: JobCreate, settings: Settings, now: datetime, pointer: str
     """Finds the faults that a schema cannot express, because they depend on other fields, on
     settings or on the clock.
 
-    Checks only the fields that are present, because most jobs have none of them.
+    Checks only the fields that are present, because most jobs have none of the fields concerned.
     """
     faults: list[Fault | None] = []
     if job.run_at is not UNSET:

@@ -27,7 +27,7 @@ class EnqueueResult(NamedTuple):
 
 
 def check_all(items: Sequence[object]) -> None:
-    """Raises one problem for all problems among the items, if there are any."""
+    """Raises one problem that combines all problems among the items, if there are any."""
     rejected = [item for item in items if isinstance(item, Problem)]
     if rejected:
         raise _combine(rejected)

@@ -99,7 +99,7 @@ async def enqueue_jobs(
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Stores up to 1000 jobs. By default all or nothing: one invalid job, and the response is 422.
+    """Stores up to 1000 jobs. By default, if one job is invalid, none is stored (422).
 
     The 422 points at each invalid job. With `atomic: false` the valid jobs are stored (207), and
     the result of each invalid job has its problem.
@@ -111,10 +111,10 @@ async def enqueue_jobs(
 
 
 def _trace_context(scope: Scope) -> dict[str, str]:
-    """The W3C trace context, which is stored with the job and delivered with it.
+    """Returns the W3C trace context, which is stored with the job and delivered with it.
 
     More than one `traceparent`, or one of more than 512 bytes, is invalid: it and `tracestate` are
-    ignored. Several `tracestate` headers are joined.
+    ignored. Several `tracestate` headers are joined, and ignored if they have more than 512 bytes.
     """
     if b"traceparent" not in scope["headers_by_name"]:
         return {}

@@ -1,12 +1,13 @@
 """Stores new jobs: one or a batch, at most once for each Idempotency-Key.
 
-    no key, no constraint, one lane   one INSERT in autocommit, which calls share: insert_batcher.py
+    no key, no constraint, one lane   one INSERT in autocommit, which concurrent calls share:
+                                      insert_batcher.py
     everything else                   one transaction with keys, queue locks, parents and INSERTs:
                                       draft_writer.py
 
 A batch is stored completely or not at all, unless its `atomic` is false. A job can be rejected by a
-unique key, a full queue (`max_waiting`) or an unknown parent. Jobs are published only after their
-commit.
+unique key, a full queue (`max_waiting`) or an unknown parent. The events that announce new jobs are
+published only after the commit.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,7 +66,7 @@ class EnqueueService:
         self._insert_batcher = InsertBatcher(infra=infra, queues=queues, pollers=pollers, events=events)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
-        """Returns the stored job, and whether its unique key made it a duplicate.
+        """Stores a job. Returns it, and whether its unique key made it a duplicate.
 
         If its idempotency key or its unique key was used before, returns the existing job as it is
         now.
@@ -95,7 +96,7 @@ class EnqueueService:
     ) -> tuple[Job, bool]:
         """Enqueues a job in the queue that `find` returns.
 
-        Tries again if the existing job of its unique key was purged in the meantime.
+        Tries again if the existing job that has its unique key was purged in the meantime.
         """
         for tries_left in reversed(range(MAX_TRIES)):
             draft = self._parser.draft(job, job_type, find(value_or(job.queue, "default")), self._infra.now(), trace)
@@ -114,7 +115,7 @@ class EnqueueService:
         raise AssertionError("the last try returns or raises")
 
     async def finish(self) -> None:
-        """Waits until the calls that share a statement have their results."""
+        """Waits until the shared INSERTs have finished and their callers have the results."""
         await self._insert_batcher.finish()
 
     @retry_after_deadlock
@@ -158,10 +159,10 @@ class EnqueueService:
         return await self._insert(drafts, key, atomic=atomic)
 
     async def _reject_inaccessible_parents(self, drafts: Sequence[JobDraft], access: Access) -> None:
-        """Rejects jobs with a parent in a queue that the caller may not access, as with an unknown
-        parent.
+        """Rejects jobs with a parent in a queue that the caller may not access.
 
-        Otherwise the worker that claims the child would receive the result of that parent.
+        Otherwise the worker that claims the child would receive the result of that parent. The
+        problem is the same as for an unknown parent, so it does not reveal that the parent exists.
         """
         if access.all_queues or not any(draft.parents for draft in drafts):
             return
@@ -178,10 +179,10 @@ class EnqueueService:
         self._parser.check(job, self._infra.now(), pointer)
 
     async def with_queue(self, job: JobCreate, act: Callable[[FindQueue], Awaitable[T]]) -> T:
-        """Calls `act` with a function that finds the job's queue.
+        """Calls `act` with a function that returns the job's queue.
 
-        If it does not exist, `act` gets a drafted queue, which must be inserted with its jobs
-        (`QueueCreator`).
+        If the queue does not exist, the function returns a draft of it. `act` must then insert the
+        draft together with the job (`QueueCreator`).
         """
         try:
             return await act(self._queues.require)
@@ -205,10 +206,10 @@ class EnqueueService:
         return drafts
 
     async def publish_committed(self, drafts: Sequence[JobDraft]) -> None:
-        """Publishes the inserted and the replaced jobs. Call it after their commit.
+        """Publishes the events of inserted and replaced jobs. Call it after their commit.
 
-        Before that, caches the queues that were created with them, because subscribers find the
-        queue of a job in the cache.
+        First caches the queues that were created with the jobs, because subscribers find the queue
+        of a job in the cache.
         """
         if created := {draft.queue.name for draft in drafts if draft.queue.is_draft}:
             await self._queues.reload(sorted(created))

@@ -38,11 +38,11 @@ async def find_duplicates(
     ended_by: datetime,
     retention_now: datetime,
 ) -> None:
-    """Locks the unique keys, and marks each draft whose key a job has as a duplicate of that job.
+    """Locks the unique keys of the drafts, and marks the drafts that are duplicates.
 
-    Rejects the duplicate if its `on_duplicate` is `reject`. Keys whose `for_seconds` have ended by
-    `ended_by` are free. So are the keys of finished jobs that retention may remove at
-    `retention_now`.
+    A draft is a duplicate if a stored job, or an earlier draft, has its key. It is rejected if its
+    `on_duplicate` is `reject`. Keys whose `for_seconds` have ended by `ended_by` are free. So are
+    the keys of finished jobs that retention may remove at `retention_now`.
     """
     keyed = [draft for draft in drafts if draft.unique is not None]
     holders = await _holders(
@@ -74,7 +74,7 @@ async def replace(db: Executor, drafts: Sequence[JobDraft], queues: QueueCache, 
 
 
 def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
-    """Rejects the duplicates of a rejected job of the same call: that job does not exist."""
+    """Rejects the duplicates of rejected jobs of the same call: there is no job to return."""
     rejected = {draft.row.id: draft.problem for draft in drafts if draft.problem is not None}
     for draft in drafts:
         if draft.existing in rejected:
@@ -82,7 +82,7 @@ def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
 
 
 async def assign_keys(db: Executor, drafts: Iterable[JobDraft], now: datetime) -> None:
-    """Stores with each unique key the inserted job that has it now."""
+    """Assigns the unique keys to the inserted jobs, and stores for how long they have them."""
     lanes: dict[int, dict[UUID, UniqueKeyParams]] = {}
     for draft in drafts:
         if draft.unique is not None and draft.accepted:
@@ -109,10 +109,10 @@ async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> li
 async def _holders(
     db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, retention_now: datetime
 ) -> dict[UUID, UUID]:
-    """Returns the job that has each key, without the keys that are free.
+    """Maps each key that is not free to the job that has it.
 
-    With a window (`for_seconds`) a job has its key for that time, as long as the job is stored in
-    any table. Without one it has its key while it waits or runs.
+    With `for_seconds` a job has its key for that time, but only as long as the job is stored: live,
+    finished or dead. Without `for_seconds` it has its key while it waits or runs.
     """
     owners = {
         key.digest: key.job_id
@@ -127,7 +127,11 @@ async def _holders(
 async def _still_stored(
     db: Executor, ids: set[UUID], windows: Container[UUID | None], retention_now: datetime
 ) -> set[UUID]:
-    """Returns the jobs that are live, and those among `windows` that are finished or dead."""
+    """Returns which of these jobs still exist, in the sense of their unique keys.
+
+    A job must be live. A job in `windows`, whose key has `for_seconds`, may also be finished or
+    dead.
+    """
     stored: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
         stored |= await store.live_ids(db, lane, lane_ids)
@@ -147,10 +151,10 @@ def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
 
 
 def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
-    """Handles two jobs of one call that have the same unique key.
+    """Handles two jobs of one call that have the same unique key, by `on_duplicate` of the second.
 
-    Rejects the second with `reject`, otherwise marks it as a duplicate of the first. With `replace`
-    it also changes the row of the first, which is not stored yet.
+    `reject` rejects the second. Otherwise it becomes a duplicate of the first, and `replace` also
+    gives its body to the first, which is not stored yet.
     """
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:

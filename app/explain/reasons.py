@@ -1,4 +1,4 @@
-"""Lists every reason why a job is not running, with the times, limits and jobs behind it."""
+"""Lists every reason why a job is not running, with the times, limits and jobs that cause it."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
