@@ -1,4 +1,4 @@
-"""The job types as this process caches them. Enqueues read them from here."""
+"""The cache of job types in this process, from which enqueues read them."""
 
 import asyncio
 from functools import cached_property
@@ -42,9 +42,10 @@ class JobType:
 
     @cached_property
     def _compiled_schema(self) -> PayloadSchema | None:
-        """Compiles the payload schema on first use: a process may never enqueue jobs of this type.
+        """The compiled payload schema, or None if this release rejects it.
 
-        None if this release rejects the schema. PUT has checked it, but perhaps in another release.
+        PUT has checked the schema, but perhaps in another release. It is compiled on first use,
+        because a process may never enqueue jobs of this type.
         """
         assert isinstance(self.config.payload_schema, Raw)
         try:
@@ -54,7 +55,7 @@ class JobType:
 
 
 def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
-    """Returns the policy without `max_attempts`, as a job stores it; UNSET if no member is set."""
+    """Returns the policy without `max_attempts`, or UNSET if it has no other member."""
     retry = RetryPolicy(
         base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter
     )
@@ -62,7 +63,7 @@ def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
 
 
 class JobTypeCache:
-    """Has all job types. Reloads them when the config version `policies` changes."""
+    """Caches all job types. Reloads them when the config version `policies` changes."""
 
     def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra

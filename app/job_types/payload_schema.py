@@ -42,7 +42,7 @@ class PayloadSchema:
     def __init__(self, schema: bytes) -> None:
         """Compiles the schema.
 
-        Raises ValidationFailed, with a pointer into the schema, if it is not accepted.
+        Raises ValidationFailed, with a pointer to the invalid part, if the schema is not accepted.
         """
         _check_form(schema)
         value = msgspec.json.decode(schema)
@@ -70,7 +70,7 @@ class PayloadSchema:
     def _is_too_expensive(self, payload: bytes) -> bool:
         """Whether validating the payload could take more than _MAX_STEPS.
 
-        Most payloads are too short for that. Of the others the values are counted.
+        The length alone rules this out for most payloads. Counts the values of longer ones only.
         """
         max_size, length = _MAX_STEPS // self._work.steps, len(payload)
         if 8 * length + (length * length // 1000 if self._has_unique_items else 0) < max_size:
@@ -83,13 +83,13 @@ class PayloadSchema:
         return chain([first], errors)
 
     def _errors(self, payload: bytes, value: object) -> Iterator[ValidationError]:
-        """Yields all errors of a payload, only the first, or none, as collecting them costs.
+        """Yields the errors of an invalid payload: all, only the first, or none, by what they cost.
 
-        - All: jsonschema-rs builds the complete list, each error with a copy of the value that it
-          is about.
-        - The first: if all would cost too much.
-        - None: if, in addition, the schema has `anyOf` or `oneOf`. Even for its first error
-          jsonschema-rs then collects all errors of the alternatives.
+        - All, if they cost at most _MAX_EXPLAIN_STEPS. jsonschema-rs builds the complete list, each
+          error with a copy of the value that it is about.
+        - Only the first, if they would cost more.
+        - None, if they would cost more and the schema has `anyOf` or `oneOf`. Even for the first
+          error, jsonschema-rs then collects all errors of the alternatives.
         """
         depth = _depth(value)
         if self._work.checks * _size(payload) * (depth + 8) <= _MAX_EXPLAIN_STEPS:
@@ -114,7 +114,7 @@ def _check_form(schema: bytes) -> None:
 
 
 def _compile(schema: str) -> jsonschema_rs.Validator:
-    """Compiles the schema from the text that was sent, so that its numbers keep all their digits."""
+    """Compiles the schema from the JSON text that was sent, so that numbers keep all their digits."""
     try:
         return jsonschema_rs.validator_for(
             schema, validate_formats=False, mask="the value", pattern_options=_REGEX_OPTIONS, offline=True
@@ -126,9 +126,10 @@ def _compile(schema: str) -> jsonschema_rs.Validator:
 
 
 def _invalid_schema_detail(error: ValidationError) -> str:
-    """Says what is wrong with a schema. Replaces two messages of the meta-schema that do not help.
+    """Says what is wrong with a schema, with better messages for invalid patterns and types.
 
-    It reports a wrong `type` as "not valid under any of the schemas listed in the 'anyOf' keyword".
+    For a wrong `type`, jsonschema-rs says "not valid under any of the schemas listed in the 'anyOf'
+    keyword".
     """
     if isinstance(error.kind, ValidationErrorKind.Format):
         return _PATTERN_DETAIL
@@ -142,8 +143,8 @@ def _pointer(error: ValidationError) -> str:
 def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iterator[Fault]:
     """Converts an error to faults.
 
-    They point at a missing or unexpected property, and not at the object that should or should not
-    have it.
+    The fault for a missing or unexpected property points at the property, and not, like the error,
+    at its object.
     """
     pointer = pointer + _pointer(error)
     kind, detail = error.kind, error.message[:MAX_DETAIL]
@@ -166,8 +167,8 @@ def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iter
 def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
     """Returns the names of the properties that the schema does not allow.
 
-    If the schema allows no properties at all, the error does not list them: then they are all
-    properties of the object that the error is about.
+    If the schema allows no properties at all, the error does not list their names, so they are read
+    from the object that the error is about.
     """
     kind = error.kind
     if isinstance(kind, ValidationErrorKind.AdditionalProperties):
@@ -180,9 +181,10 @@ def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
 
 
 def _size(payload: bytes) -> int:
-    """Returns an upper bound of the number of values.
+    """Returns an upper bound of the number of values in a payload.
 
-    Long strings and slow numbers count as several values.
+    A long string and a number that _SLOW_NUMBER matches count as several values, because they take
+    as long.
     """
     text = _STRING.sub(b"", payload)
     values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
@@ -190,10 +192,10 @@ def _size(payload: bytes) -> int:
 
 
 def _colliding_pairs(payload: bytes) -> int:
-    """Counts the pairs of long numbers that differ as text but are equal when rounded.
+    """Counts the pairs of long numbers that are equal when rounded to a float.
 
-    `uniqueItems` hashes the rounded numbers, so it compares every number of such a set with every
-    other.
+    Leaves out numbers that occur in only one spelling. `uniqueItems` hashes the rounded number, so
+    it compares each number with all others of the same hash.
     """
     numbers = _LONG_NUMBER.findall(_STRING.sub(b"", payload))
     spelling_counts = Counter(map(float, set(numbers)))
@@ -202,6 +204,6 @@ def _colliding_pairs(payload: bytes) -> int:
 
 
 def _depth(value: object) -> int:
-    """Returns how deep lists and objects are nested in a value, from 1 on."""
+    """Returns how deep lists and objects are nested in a value: 1 for a number or an empty list."""
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(_depth, children), default=0)

@@ -1,10 +1,11 @@
 """The subset of JSON Schema that a payload schema may use; docs/guides/job-types.md lists it.
 
-The subset has no recursion and no `unevaluated...`, which make the work exponential. So the work
-for one value of a payload is a sum over the schemas that apply on the way to it, and `measure` adds
-them up. No I/O. Measured with jsonschema-rs 0.60:
+Recursion and `unevaluated...` are excluded, because they make the work of a validation exponential.
+Without them, the work for one value of a payload has a bound: the sum of the work of all schemas
+that apply to the value, and to the lists and objects around it. `measure` calculates this sum. No
+I/O. Measured with jsonschema-rs 0.60:
 
-- A comparison takes 20 ns with 7, 2 µs with 0.5, and 40 µs if one of the numbers is 1e-300.
+- Comparing a number takes 20 ns with 7, 2 µs with 0.5, and 40 µs if one of the two is 1e-300.
 - A pattern takes up to 9 ns for each of its characters and each byte of text.
 - `uniqueItems` compares all pairs of up to 15 items, and all items with equal hashes.
 - 300 errors for each of 3,000 values take 9 s.
@@ -62,7 +63,8 @@ Schema = dict[str, Any]
 class Work(NamedTuple):
     """Upper bounds of the work for each value of a payload.
 
-    A check can fail and become an error. A step takes about 40 ns.
+    `checks` bounds the work of reporting errors: each check can fail and become an error. `steps`
+    bounds the time of the validation: a step takes about 40 ns.
     """
 
     checks: int
@@ -72,7 +74,8 @@ class Work(NamedTuple):
 def measure(schema: object) -> Work:
     """Calculates the work of a schema.
 
-    Raises ValidationFailed, with a pointer into the schema, if it is not in the subset.
+    Raises ValidationFailed, with a pointer to the part at fault, if the schema is not in the subset
+    or takes too much work.
     """
     found = dict(subschemas(schema))
     _check_root(found[""])
@@ -131,9 +134,9 @@ def escape_pointer_step(step: str | int) -> str:
 
 
 def _inner_schemas(schema: Schema) -> Iterator[tuple[str, str, object]]:
-    """Yields each inner schema with its keyword and pointer.
+    """Yields each schema directly inside a schema: its keyword, its pointer, and the inner schema.
 
-    A keyword has one inner schema, a list or a map of them.
+    The value of a keyword is one schema, or a list or a map of schemas.
     """
     for keyword in filter(_SCHEMA_KEYWORDS.__contains__, schema):
         value: Any = schema[keyword]
@@ -166,7 +169,10 @@ def _check_keywords(pointer: str, schema: Schema) -> None:
 
 
 def _references(found: Mapping[str, Schema]) -> dict[str, dict[str, str]]:
-    """Returns to which definitions the root and each definition refer, with pointers to `$ref`."""
+    """Returns the references between the root and the definitions, all given by their pointers.
+
+    Maps each source to its targets, and each target to the pointer to the `$ref`.
+    """
     references: dict[str, dict[str, str]] = {pointer: {} for pointer in found if _DEFINITION.fullmatch(pointer)}
     for pointer, schema in found.items():
         if (target := _target(schema)) is None:
@@ -235,10 +241,10 @@ def _check_work(pointer: str, work: Work) -> None:
 
 
 def _work(schema: object, works: Mapping[str, Work]) -> Work:
-    """Adds up the work of a schema and of the schemas that it applies.
+    """Adds up the work of a schema and of the schemas inside it, and of the one it refers to.
 
-    Of the schemas for children only the largest counts, because one of them applies to each child.
-    `works` is the work of the definitions.
+    Of the schemas for properties and items only the largest counts, because only one of them
+    applies to a given property or item. `works` has the work of the definitions.
     """
     if not isinstance(schema, dict):
         return Work(1, 1)
@@ -257,8 +263,9 @@ def _keyword_work(schema: Schema) -> Work:
 
     - The values of `enum`, `const` and `not` add checks, because every error copies them: a
       thousand errors of an `enum` with 2,500 options took 400 MB.
-    - The values of `enum` and `const` add steps, because `7.0` and numbers beyond 64 bits are
-      compared with each of them: 9,000 numbers took 31 s with an `enum` of 6,000 integers.
+    - The values of `enum` and `const` add steps, because a `7.0` or a number beyond 64 bits in the
+      payload is compared with each of them: 9,000 such numbers took 31 s with an `enum` of 6,000
+      integers.
     """
     lists = [
         schema.get("required"),
@@ -281,7 +288,7 @@ def _comparison_steps(value: object) -> int:
 
 
 def _values(values: Iterable[object]) -> Iterator[object]:
-    """Yields the values and all values in them."""
+    """Yields the values, and the values inside lists and objects among them, at any depth."""
     for value in values:
         yield value
         if isinstance(value, dict | list):

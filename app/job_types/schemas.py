@@ -18,7 +18,7 @@ PayloadSchema = Annotated[
 class TypeRetry(RetryPolicy):
     """A retry policy with an optional `max_attempts`.
 
-    The `max_attempts` of the job type takes precedence.
+    If the job type has a `max_attempts` beside `retry`, that one takes precedence.
     """
 
     max_attempts: MaxAttempts | UnsetType = UNSET

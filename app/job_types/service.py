@@ -1,6 +1,6 @@
 """Configures, lists and deletes job types.
 
-Changes are serialized: each locks the row of the config version `policies` before it writes.
+Changes run one after the other: each locks the row of the config version `policies` first.
 """
 
 import asyncio

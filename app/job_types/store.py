@@ -44,7 +44,7 @@ async def all_job_types(db: Executor) -> list[JobTypeRow]:
 async def list_job_types(db: Executor, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
     """Returns the job types of a page that fit into `max_bytes`, but at least one.
 
-    Also returns how many the page would have without that limit.
+    Also returns how many job types the page would have without that limit.
     """
     rows = await db.rows(*SQL.list_job_types(after=after, limit=limit, max_bytes=max_bytes))
     return [JobTypeRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0

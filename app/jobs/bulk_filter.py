@@ -1,4 +1,4 @@
-"""The target of a bulk action: ids or a filter.
+"""Checks what a bulk action applies to: the jobs with given ids, or those that match a filter.
 
 An empty filter must be confirmed, so that a mistake does not change every job.
 """
@@ -31,8 +31,9 @@ BULK_TARGET: dict[str, Any] = {
 def bulk_filter(ids: object, requested: F | UnsetType, match_all: bool | UnsetType, empty: F) -> F | None:
     """Returns the filter of a bulk request, or None if the request has ids.
 
-    Raises ValidationFailed if it has neither or both, or an empty filter without `all: true`, which
-    is `match_all`. `empty` is the empty filter.
+    `match_all` is the member `all` of the request. If it is true, the filter may be empty, and an
+    absent filter is returned as `empty`. Raises ValidationFailed if the request has neither ids nor
+    a filter, or both, or an empty filter without `all: true`.
     """
     confirmed = value_or(match_all, False)
     if ids is not UNSET:

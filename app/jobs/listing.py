@@ -145,11 +145,11 @@ def _tables(tables: Sequence[sa.Table], job_filter: JobFilter) -> tuple[sa.Table
 def within_bytes(page: Query, order_by: OrderBy) -> Query:
     """Selects the rows of a page that fit into `max_bytes`, at least one, and the page's `total`.
 
-    Of the attempts of a job it reads only the last, because a list shows only the last error.
+    Reads only the last attempt of each job, because a list shows only the last error.
 
     Postgres knows the size of a text without reading it, but not the size of an array's element,
     and twenty attempts may be 5 MB. So the query first drops rows by the sizes of their texts and
-    stored attempts, and then by the size of the last attempt.
+    of their arrays of attempts as stored, and then by the size of the last attempt.
     """
     rows, max_bytes = page.subquery("page"), parameter("max_bytes", sa.BigInteger)
     size = sum((_length(rows.c[name]) for name in _LARGE), sa.literal(0))
@@ -215,7 +215,7 @@ def job_columns(table: sa.Table, *, payload: bool = True) -> list[sa.ColumnEleme
 
 
 def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
-    """Selects the column of a JobRow from this table, or NULL if the table does not have it."""
+    """Selects the column for a field of JobRow from this table, or NULL if the table has none."""
     if name in _RENAMED.get(table, {}):
         return _RENAMED[table][name].label(name)
     if name in table.c:

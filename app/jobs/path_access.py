@@ -1,4 +1,4 @@
-"""Checks that the caller may access the job or queue in a path.
+"""Checks that the caller may access the job or queue that the path of a request names.
 
 a queue that the key may not access -> 403
 a job in such a queue               -> 404, as for an id that does not exist
@@ -37,8 +37,8 @@ class PathAccess:
     async def _check_job(self, access: Access, text: str, noun: str) -> None:
         """Raises NotFound, as for an unknown id, if the caller may not access the queue of the job.
 
-        Searches for an unknown id first: without that, the response time would reveal whether the
-        job exists.
+        Before it raises, it searches for an id that does not exist. Without this search the
+        response would come sooner than for an unknown id, which would reveal that the job exists.
         """
         job_id = _parse_id(text)
         if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):
@@ -48,7 +48,7 @@ class PathAccess:
 
 
 def _parse_id(text: str) -> UUID | None:
-    """Returns the id, or None if the text is not one. The route reports that error."""
+    """Returns the id, or None if the text is not an id. The route then reports the error."""
     with suppress(ValueError):
         return UUID(text)
     return None

@@ -33,8 +33,8 @@ _STORED_STATES = {
 class QueuePurger:
     """Purges a queue, and publishes JobsPurged after each batch.
 
-    Other jobs may be admitted in place of the removed ones, and children of removed jobs must not
-    wait forever.
+    On this event the group scheduler admits other jobs in place of the removed ones, and the
+    dependency resolver resolves the children of removed jobs, which must not wait forever.
     """
 
     def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:

@@ -1,6 +1,6 @@
 """HTTP route: purge a queue.
 
-For callers it belongs to the queues, but the package `queues` must not import `jobs`.
+Its tag and path are those of the queues, but the package `queues` must not import `jobs`.
 """
 
 from typing import Annotated

@@ -66,7 +66,7 @@ class JobReader:
         )
 
     async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
-        """Returns the job as soon as it has finished.
+        """Waits until the job has finished, and returns it.
 
         Returns it unfinished when the wait is over, the client has disconnected or the process
         drains.
@@ -145,11 +145,11 @@ class JobReader:
 
 
 def _attempts_after(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
-    """Returns the attempts that follow the one that ended at `instant`.
+    """Returns the attempts that follow the attempt that ended at `instant`.
 
-    The times need not increase, because a clock can be set back. If that attempt is no longer
-    stored, returns the attempts that ended later. An attempt without `ended_at` is the last one,
-    which is still running.
+    Their times need not increase, because a clock can be set back. If the attempt that ended at
+    `instant` is no longer stored, returns the attempts that ended later. An attempt without
+    `ended_at` is the last one, which is still running.
     """
     ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
     if instant in ends:

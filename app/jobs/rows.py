@@ -1,4 +1,4 @@
-"""A job as it is stored, inserted and claimed; and its form in responses."""
+"""The rows of jobs that statements insert, return or claim, and their conversion to responses."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -55,7 +55,7 @@ class NewJob(NamedTuple):
 
     @property
     def admission(self) -> None:
-        """A new job has none."""
+        """None: a new job is not admitted yet."""
 
 
 class JobChanges(NamedTuple):
@@ -103,7 +103,7 @@ class ClaimedRow(NamedTuple):
 
     @property
     def run_at(self) -> None:
-        """A claim reads neither `run_at` nor `has_dependents`."""
+        """None, because a claim reads neither `run_at` nor `has_dependents`."""
 
     @property
     def has_dependents(self) -> None: ...
@@ -181,7 +181,7 @@ class JobRow(NamedTuple):
     def _progress(self) -> Progress | UnsetType:
         """Returns the last progress report of the worker.
 
-        A completed job has 100 percent, if its worker ever reported a percentage.
+        For a completed job `percent` is 100, if the last report has a percentage at all.
         """
         if self.progress is None:
             return UNSET

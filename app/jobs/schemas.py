@@ -58,7 +58,7 @@ class Order(StrEnum):
 class Progress(RequestModel):
     """The last progress report of a worker.
 
-    A completed job has `percent` 100 if its worker ever sent one.
+    For a completed job `percent` is 100, if the last report has a percentage at all.
     """
 
     percent: Annotated[float, number(ge=0, le=100)] | UnsetType = UNSET

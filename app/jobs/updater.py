@@ -70,7 +70,7 @@ class JobUpdater:
         return job
 
     async def _existing_lane(self, job_id: UUID) -> int:
-        """Returns the lane in the id. The job need not exist.
+        """Returns the lane that the job id contains, even if there is no such job.
 
         Raises NotFound if no queue has the lane.
         """
@@ -118,7 +118,7 @@ class JobUpdater:
         return await matching_ids(self._infra.read_connections, lanes, job_filter, limit)
 
     async def _live(self, ids: Iterable[UUID]) -> list[UUID]:
-        """Returns those ids whose jobs wait or run, each once and in the order of the request."""
+        """Returns the ids whose jobs wait or run, each once and in the order of the request."""
         unique_ids = list(dict.fromkeys(ids))
         live: set[UUID] = set()
         for lane, lane_ids in group_by_lane(unique_ids, lambda job_id: job_id).items():
@@ -128,8 +128,8 @@ class JobUpdater:
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
         """Cancels the waiting jobs, and asks the workers of the running ones to stop.
 
-        Returns the ids of the cancelled jobs; and of the running jobs, with whether their workers
-        had been asked before.
+        Returns the ids of the cancelled jobs, and a map with the ids of the running jobs. Its
+        values say whether the worker had been asked before this call.
         """
         now = self._infra.now()
         cancelled: list[UUID] = []

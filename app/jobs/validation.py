@@ -27,9 +27,9 @@ def delay_fault(seconds: int | UnsetType, settings: Settings, pointer: str) -> F
 
 
 def instant_fault(instant: datetime, settings: Settings, now: datetime, pointer: str) -> Fault | None:
-    """Returns a fault if the instant is too far ahead, or outside the range of instants.
+    """Returns a fault if the instant is too far ahead, or outside the range of valid instants.
 
-    The decoder of a batch does not check that range.
+    The range is checked here because the decoder of a batch does not check it.
     """
     if not is_in_range(instant):
         return Fault(pointer, "invalid", f"{format_pointer(pointer)} must be {RANGE}")

@@ -16,10 +16,10 @@ SQL = load_queries(__file__)
 
 
 class UniqueRow(NamedTuple):
-    """A unique key, and the job that has it; None if the key is free.
+    """A unique key, and the job that has it. `job_id` is None if the key is free.
 
-    `response` says for how long: `window` (until `expires_at`) or `life` (while the job waits or
-    runs).
+    The column `response` says for how long the job has the key: `window` (until `expires_at`) or
+    `life` (while the job waits or runs).
     """
 
     digest: UUID
@@ -55,7 +55,7 @@ async def acquire_idempotency_key(
 ) -> bool:
     """Acquires an idempotency key. Returns False if it was used before.
 
-    A key that has expired by `retention_now` is acquired again.
+    A key that has expired by `retention_now` counts as unused.
     """
     try:
         acquired = await db.value(
@@ -81,13 +81,16 @@ async def read_idempotency_key(db: Executor, lane: int, digest: UUID) -> Record:
 
 
 async def stored_response(db: Executor, lane: int, digest: UUID) -> str | None:
-    """Returns the response that is stored with a key, or None. Takes no lock."""
+    """Returns the response that is stored with a key, or None if there is none. Takes no lock."""
     response: str | None = await db.value(*SQL.stored_response(lane=lane, digest=digest))
     return response
 
 
 async def lock_claim_key(db: Executor, lane: int, digest: UUID, expires_at: datetime) -> str | None:
-    """Locks the key of a claim, and returns the receipt of the first claim with it, or None."""
+    """Locks the key of a claim until the transaction ends.
+
+    Returns the claim receipt of an earlier claim with this key, or None if there was none.
+    """
     response: str | None = await db.value(*SQL.lock_claim_key(lane=lane, digest=digest, expires_at=expires_at))
     return response
 
@@ -118,7 +121,7 @@ async def extend_keys(db: Executor, lane: int, digests: Sequence[UUID], now: dat
 
 
 async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
-    """Locks a lane until the transaction ends. Creates its row on first use.
+    """Locks a lane until the transaction ends. Creates the lock's row on first use.
 
     Without `wait`, returns False if another transaction has locked the lane.
     """
@@ -133,5 +136,5 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
 
 
 async def lock_caller(db: Executor, caller: str) -> None:
-    """Locks a caller until the transaction ends: counting its leases and claiming are atomic."""
+    """Locks a caller until the transaction ends: makes counting its leases and claiming atomic."""
     await lock_lane(db, caller_lock_id(caller))
