@@ -1,10 +1,10 @@
 """Deletes rows past their retention.
 
 These are dead letters, deduplication keys, workers, poll history, old statistics and ended clock
-lags. Queued jobs are never deleted. Finished jobs are dropped by partition (partitions.py). One
+lags. Live jobs are never deleted. Finished jobs are dropped by partition (partitions.py). One
 broker at a time, the leader, runs the cleaner.
 
-Ages are measured by the retention clock, which follows a jump of the database's clock only a day
+Ages are measured by the retention clock. It follows a jump ahead of the database's clock only a day
 later, because a wrong clock must not delete anything.
 """
 
@@ -57,7 +57,7 @@ class Cleaner(PeriodicService):
         self._is_held_back = bool(seconds)
 
     async def _delete_keys(self, now: datetime) -> None:
-        """Deletes expired keys, except the unique keys of live jobs, which expire later instead."""
+        """Deletes expired keys, but extends unique keys that last as long as a job that is live."""
         while expired := await locks.expired_keys(self._infra.db, now, BATCH_SIZE):
             live = await self._live_ids({key.job_id for key in expired if key.job_id is not None})
             for lane in sorted({key.lane for key in expired}):
@@ -67,7 +67,7 @@ class Cleaner(PeriodicService):
                 await locks.delete_keys(self._infra.db, lane, sorted({key.digest for key in keys} - set(kept)), now)
 
     async def _live_ids(self, ids: set[UUID]) -> set[UUID]:
-        """Returns those of the jobs that still wait or run. Such a job keeps its unique key,
+        """Returns the ids of the jobs that still wait or run. Such a job keeps its unique key,
         however long it waits or runs."""
         lanes = group_by_lane(ids, lambda job_id: job_id)
         return {

@@ -1,14 +1,15 @@
 """Samples the database's clock every second, and stores by how much the retention clocks lag.
 
-longshore_enqueue_v1 runs without a broker and cannot detect a jump of the clock. It subtracts the
-stored lag (table `clock_lags`). Every broker has a row of its own for each clock that lags, because
-brokers that started at different times have seen different jumps.
+The SQL function longshore_enqueue_v1 runs without a broker and cannot detect a jump of the clock.
+It subtracts the stored lag (table `clock_lags`) from the database's time. Every broker has a row of
+its own for each clock that lags, because brokers that started at different times have seen
+different jumps.
 
-    no row -> row      the clock jumped ahead
+    no row -> row      the database's clock jumped ahead
     row -> row         the lag changed by another jump
     row -> no row      the lag ended: the clock jumped back, or a day has passed
 
-Between a jump and the next sample, for about a second, the function follows the jump.
+Between a jump and the next sample, for about a second, the SQL function follows the jump.
 """
 
 from datetime import timedelta
@@ -52,6 +53,6 @@ class ClockSampler(PeriodicService):
 
 
 def has_changed(stored: float, lag: float) -> bool:
-    """Whether to store the lag again: it began, ended, or changed by TOLERANCE or more. Smaller
-    changes are inaccuracies of the samples."""
+    """Whether to store the lag: it began, ended, or changed by TOLERANCE or more since it was last
+    stored. Smaller changes are inaccuracies of the samples."""
     return bool(stored) != bool(lag) or abs(lag - stored) >= TOLERANCE

@@ -3,9 +3,9 @@
     blocked -> ready | pending | scheduled   the last parent has completed, or may fail
     blocked -> cancelled                     a parent has failed (`dependency_failed`)
 
-A settlement only records the finished parent; the resolver does the rest later. Every step can be
-repeated: removing a parent from `waiting_for` again changes nothing, and a child that has left
-`blocked` matches no statement.
+A settlement only records the finished parent; the resolver changes the children later. Every step
+can be repeated: removing a parent from `waiting_for` again changes nothing, and a child that has
+left `blocked` matches no statement.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class DependencyResolver(PeriodicService):
             await for_each(lanes.items(), lambda item: self._resolve_parents(*item))
 
     async def _resolve_parents(self, lane: int, parents: Sequence[UUID]) -> None:
-        """Resolves all children of finished parents of one lane."""
+        """Resolves all children of these finished parents, which have the same lane."""
         while dependents := await store.children_of(self._infra.db, lane, parents, CHILD_BATCH_SIZE):
             for failed in (False, True):
                 await self._resolve([row for row in dependents if row.failed is failed], failed=failed)
@@ -74,7 +74,8 @@ class DependencyResolver(PeriodicService):
         self._events.publish_moved(lane, rows)
 
     async def _cancel(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> None:
-        """Cancels children of failed parents. The next iteration resolves their own children."""
+        """Cancels children of failed parents. The loop in `run_once` then resolves the children of
+        the cancelled jobs, too."""
         to_cancel = await store.to_be_cancelled(self._infra.db, lane, ids, parents)
         if not to_cancel:
             return

@@ -1,6 +1,6 @@
 """Finds out with one query which maintenance services have work, and wakes only those.
 
-Mostly none has work. When each service scanned on its own instead, an idle broker sent 16 queries a
+Usually no service has work. When each service ran its own scans, an idle broker sent 16 queries a
 second.
 """
 
@@ -22,7 +22,7 @@ SAFETY_RUN_EVERY = 20  # checks; after this many each service runs even if the c
 
 
 class DueCheck(PeriodicService):
-    """Wakes the services that the statement `overdue` names."""
+    """Wakes the services for which the statement `overdue` finds work."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class DueCheck(PeriodicService):
         self._set_alarms(due, now)
 
     def _set_alarms(self, due: Mapping[str, datetime | None], now: datetime) -> None:
-        """Sets the alarms of the services that do their next work at an exact time."""
+        """Sets the alarms of the job scheduler and the periodic enqueuer for their next work, if it
+        is in the future."""
         next_job, next_run = due.get("job scheduler"), due.get("periodic enqueuer")
         if next_job is not None and next_job > now:
             self._job_scheduler.set_alarm(next_job)

@@ -54,8 +54,8 @@ class JobScheduler(PeriodicService):
         return len(moved)
 
     def set_alarm(self, instant: datetime) -> None:
-        """Wakes the scheduler at `instant`. Sets no alarm that is further away than the scan
-        interval: the next scan sets it."""
+        """Wakes the scheduler at `instant`. Does nothing if `instant` is further away than the scan
+        interval, because the next scan finds it again."""
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
             self.wake_after(max(seconds, 0) + 0.001)

@@ -36,18 +36,18 @@ class LeaseRescuer(PeriodicService):
 
     @property
     def scan_from(self) -> datetime:
-        """The lease expiry from which the next scan reads.
+        """The lease expiry at which the next scan of the index begins.
 
-        The scan skips what earlier runs have scanned, because the start of the index is full of
-        dead entries of jobs that were settled in time. Every 20th run is a full scan, because a
-        slow commit can write a lease whose expiry has been scanned already.
+        A scan skips the part of the index that earlier runs have scanned, because that part is full
+        of dead entries of jobs that were settled in time. Every 20th run is a full scan, because a
+        slow commit can write a lease whose expiry is in the skipped part.
         """
         is_full_scan = self._runs % FULL_SCAN_EVERY == 0
         return _BEGINNING if is_full_scan else self._scanned_until - SCAN_OVERLAP
 
     def mark_scanned(self, until: datetime) -> None:
-        """Records that no lease is left that expired by `until`. `DueCheck` calls this, too, when
-        its query has found no expired lease."""
+        """Records that all leases that expired by `until` have been ended. `DueCheck` calls this,
+        too, when its query has found no expired lease."""
         self._scanned_until = until
         self._runs += 1
 

@@ -2,9 +2,10 @@
 
     running -> ready   the lease ends at no cost, as if the job had not been delivered
 
-Such a lease is of a sync match whose poller never got the job, or of a claim that failed after its
-commit and could not be undone. The broker that stored the lease returns its job. It tries again
-until it finds the lease or the lease has expired, because Postgres may still be committing it.
+Such a lease comes from a sync match whose poller never got the job, or from a claim that failed
+after its commit and could not be undone. The broker that stored the lease returns the job. It tries
+again until it finds the lease or the lease has expired, because Postgres may still be committing
+the lease.
 """
 
 import time
@@ -18,7 +19,7 @@ from app.periodic_service import PeriodicService
 
 
 class _Abandoned(NamedTuple):
-    """A lease to end, and when it expires by the monotonic clock."""
+    """A lease to end. `until` is when it expires, by the monotonic clock."""
 
     lease_end: LeaseEnd
     until: float

@@ -4,8 +4,8 @@
     completed | cancelled -> archived   the partition is detached (`retention.mode: detach`)
 
 A partition contains the jobs whose retention ends on its day. One broker at a time, the leader,
-runs this. It is a service of its own because it may have to wait for a table lock, and no other
-service should.
+runs this service. It is separate from the cleaner because it may have to wait for a table lock, and
+no other service should wait with it.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -32,11 +32,11 @@ class Partitions(PeriodicService):
         await self._retire(self._infra.retention_now())
 
     async def _create(self, now: datetime) -> None:
-        """Creates the partitions for jobs that finish today and on the next days, by the retention
+        """Creates the partitions for jobs that finish today or on the next days, by the retention
         of each queue.
 
-        Also creates those for jobs in the default partition. It is never dropped, so they would be
-        kept forever.
+        Also creates the partitions that are missing for jobs in the default partition. The default
+        partition is never dropped, so these jobs would be kept forever.
         """
         await self._queues.load_all()
         lanes = in_slices([_SETTINGS_LANE, *await self._queues.lanes()])

@@ -1,6 +1,6 @@
 """Finds ready jobs whose wake-up was lost, in the queues that pollers of this process wait for.
 
-Wake-ups are best effort: after a lost one, a poller would wait although a job is ready. This
+Wake-ups are best effort: after a lost wake-up, a poller would wait although a job is ready. This
 service limits that delay to `poll_seconds`.
 """
 
@@ -22,8 +22,8 @@ class ReadyPoller(PeriodicService):
         infra.config_versions.subscribe("policies", self._on_config_changed)
 
     def _on_queue_ready(self, event: QueueReady) -> None:
-        """Wakes this service if notifications may have been lost, and for a queue that is not in
-        the cache yet. For other queues `PollerRegistry` wakes a poller."""
+        """Wakes this service if notifications may have been lost (`queue_id` is None), or if the
+        queue is not cached yet. For a cached queue, `PollerRegistry` wakes a poller."""
         if event.queue_id is None or self._queues.name_by_id(event.queue_id) is None:
             self.wake()
 

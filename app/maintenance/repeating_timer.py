@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class RepeatingTimer:
-    """Calls `callback` every `seconds`, for the first time after `seconds`."""
+    """Calls `callback` every `seconds`, for the first time when `seconds` have passed."""
 
     def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
         self._seconds = seconds

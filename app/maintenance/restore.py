@@ -2,7 +2,7 @@
 
     running -> ready | pending | ...   as if the worker had released the job
 
-The restored database does not know what workers have claimed and settled after that time.
+The restored database does not know which jobs workers have claimed and settled after that time.
 """
 
 from app.db.infrastructure import Infrastructure
@@ -18,11 +18,12 @@ _BEGINNING = (-(2**31), FIRST_ID)  # before the first lane and job
 
 async def end_leases(infra: Infrastructure, lease_ender: LeaseEnder) -> int:
     """Releases every lease: the attempt is not counted, and the token becomes invalid. Returns how
-    many leases it released.
+    many leases were released.
 
     - Between the restored time and now, the job may have been settled or delivered to another
       worker. The worker that has the restored lease must not settle the job.
-    - The tokens of expired leases become invalid, too, because they could still settle their jobs.
+    - The tokens of expired leases become invalid, too, because workers could still use them to
+      settle the jobs.
     - Safe to repeat, and safe beside running brokers.
     """
     after, ended = _BEGINNING, 0

@@ -32,7 +32,7 @@ _rng = random.Random()
 
 @dataclass(frozen=True, slots=True)
 class BackgroundService:
-    """A service that runs every `seconds`. If it is `leader_only`, in one broker at a time."""
+    """A service that runs every `seconds`; with `leader_only` in only one broker at a time."""
 
     name: str
     service: PeriodicService
@@ -52,7 +52,7 @@ class ServiceRunner:
         self._tasks.append(asyncio.create_task(self._run(background), name=f"service {background.name}"))
 
     def start_task(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Starts a task that has a loop of its own."""
+        """Starts a task for `run`, which has a loop of its own and is called only once."""
         self._tasks.append(asyncio.ensure_future(run()))
         self._tasks[-1].set_name(name)
 

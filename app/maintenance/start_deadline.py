@@ -2,8 +2,8 @@
 
     scheduled | blocked | ready | pending -> dead   (reason `expired`)
 
-Every broker runs the enforcer; no leader is needed. A job that a worker starts in the meantime no
-longer matches the statement.
+Every broker runs the enforcer; no leader is needed. A job that a worker has started since it was
+found no longer matches the statement.
 """
 
 from collections.abc import Sequence

@@ -34,8 +34,10 @@ async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
 
 
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
-    """Returns, by service, when its first row was or will be due (None: now). Leases that expired
-    before `after` are not read."""
+    """Maps the name of each service that has work to the time at which it is due; None means now.
+
+    Leaves out services without work. Does not read leases that expired by `after`.
+    """
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.overdue(after=after, now=now))}
 
 
@@ -45,8 +47,8 @@ async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
 
 
 async def misplaced_days(db: Executor) -> list[tuple[bool, date]]:
-    """Returns (archived, day) of the partitions that are missing for jobs in the default
-    partition."""
+    """Returns the partitions that are missing for jobs in the default partition, as (archived,
+    day)."""
     return [(row["archive"], row["day"]) for row in await db.rows(*SQL.misplaced_days())]
 
 

@@ -6,7 +6,7 @@ and uses no CPU. The states of a `Poller`:
     claiming   runs claim statements
     asleep     waits for a wake-up
     woken      has been woken and claims next
-    reserved   jobs are being stored as leased to it, so it takes no others
+    reserved   a sync match is storing jobs as leased to it, so it takes no others
 
     claiming -> asleep     wait: the claim has found nothing, and there is time left
     claiming -> woken      notify, wake: kept, so `wait` returns immediately
@@ -17,7 +17,7 @@ and uses no CPU. The states of a `Poller`:
     reserved -> woken      RESERVATION_TIMEOUT is over, `wait` returns nothing
     woken    -> claiming   begin_claim
 
-A poller leaves the registry from any state. The wake-ups that it has not consumed go to other
+A poller can leave the registry in any state. The wake-ups that it has not consumed go to other
 pollers.
 """
 
@@ -37,9 +37,9 @@ _sequence = itertools.count()
 
 
 class WakeUp(NamedTuple):
-    """Says that one job of this queue and type has become claimable.
+    """Announces that one job of this queue and type has become claimable.
 
-    With `job_type` None it says that any number of jobs, of any type, may have become claimable.
+    If `job_type` is None, any number of jobs of any type may have become claimable.
     """
 
     queue: str
@@ -63,7 +63,7 @@ class Poller:
         *,
         disconnected: "asyncio.Future[None]",
     ) -> None:
-        """`disconnected` is done when the client has disconnected: the poller then stops waiting."""
+        """The poller stops waiting when `disconnected` is done: the client has disconnected."""
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
@@ -91,7 +91,7 @@ class Poller:
 
     @property
     def unconsumed(self) -> set[WakeUp]:
-        """Returns the wake-ups that other pollers must get when this one leaves."""
+        """The wake-ups that other pollers must get when this poller leaves the registry."""
         return self._new_wake_ups | self._wake_ups_in_claim
 
     def wake(self) -> None:
@@ -110,7 +110,7 @@ class Poller:
     def begin_claim(self) -> None:
         """Assigns all wake-ups so far to the claim that begins now.
 
-        The jobs that they announced are committed, so the claim can find them.
+        The jobs that these wake-ups announced are committed, so the claim can find them.
         """
         self.is_woken = False
         self._wake_ups_in_claim |= self._new_wake_ups
@@ -119,7 +119,7 @@ class Poller:
     def consume(self, wake_ups: set[WakeUp], *, claimed_all: bool) -> None:
         """Drops the wake-ups of the jobs that the claim has returned.
 
-        A wake-up without a type is dropped only if the claim has left no job behind.
+        Drops a wake-up without a type only if the claim has left no job behind (`claimed_all`).
         """
         queues = {wake_up.queue for wake_up in wake_ups}
         consumed = {
@@ -132,7 +132,8 @@ class Poller:
     def reserve(self) -> Reservation:
         """Reserves the poller for jobs that are being stored.
 
-        Whatever wakes it, it waits up to RESERVATION_TIMEOUT for their outcome.
+        Even if it is woken meanwhile, it waits up to RESERVATION_TIMEOUT for the outcome of the
+        INSERT.
         """
         self._reservation = asyncio.get_running_loop().create_future()
         return self._reservation
@@ -140,7 +141,7 @@ class Poller:
     def deliver(self, reservation: Reservation, rows: Sequence[ClaimedRow]) -> bool:
         """Ends a reservation with the jobs, or with none if they were not stored.
 
-        Without jobs the poller sleeps on. Returns False if the poller no longer waits for them.
+        Without jobs the poller sleeps on. Returns False if the poller no longer waits for the jobs.
         """
         if reservation.done():
             return False
@@ -154,8 +155,8 @@ class Poller:
     async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
         """Sleeps until the poller is woken, its client has disconnected, or the time is over.
 
-        Returns the jobs that a sync match has delivered to it in the meantime. Drops the wake-ups
-        of the claim, which has found no job: other pollers claimed those jobs first.
+        Returns the jobs that a sync match has delivered in the meantime. Drops the wake-ups of the
+        last claim: it has found no job, because other pollers claimed the announced jobs first.
         """
         self._wake_ups_in_claim = set()
         if seconds > 0 and not self.is_woken and not self._disconnected.done():

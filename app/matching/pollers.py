@@ -25,7 +25,7 @@ MAX_MATCHED_JOBS = 32  # jobs of one sync match: this many jobs of any size fit 
 class PollerRegistry:
     """Keeps the connected pollers by queue name and accepted job types, in the order of arrival.
 
-    By the name of the queue and not by its id, because a poller can wait for a queue that does not
+    Its keys are names of queues and not ids, because a poller can wait for a queue that does not
     exist yet.
     """
 
@@ -48,9 +48,10 @@ class PollerRegistry:
         self.wake(self._queues.name_by_lane(event.lane), [None] * event.count)
 
     def _on_queue_ready(self, event: QueueReady) -> None:
-        """Wakes one poller of the queue. If it leaves jobs behind, it passes the wake-up on.
+        """Wakes one poller of the queue. If that poller leaves jobs behind, another one gets the
+        wake-up.
 
-        `ReadyPoller` handles a queue that is not in the cache, and the event for all queues.
+        `ReadyPoller` handles the event if the queue is not cached, or if it is for all queues.
         """
         name = None if event.queue_id is None else self._queues.name_by_id(event.queue_id)
         if name is not None:
@@ -79,10 +80,10 @@ class PollerRegistry:
             self.wake(wake_up.queue, [wake_up.job_type])
 
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
-        """Wakes one poller for each job of the queue, given by its type.
+        """Wakes one poller for each job. `job_types` has the type of each job, or None if unknown.
 
-        The type None means unknown. Then one poller of each set of accepted types is woken, because
-        a single one might not accept the job.
+        For an unknown type, wakes one poller of each set of accepted types, because a single poller
+        might not accept the job.
         """
         if queue not in self._pollers:
             return
@@ -111,7 +112,7 @@ class PollerRegistry:
     def _accepting(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
         """Returns the pollers that accept any of these types, in the order of their arrival.
 
-        Skips pollers of other types without visiting them: there may be thousands.
+        Does not visit the pollers of other types, of which there may be thousands.
         """
         by_types = self._pollers.get(queue, {})
         accepting = [pollers for types, pollers in by_types.items() if types is None or not types.isdisjoint(job_types)]
@@ -122,7 +123,7 @@ class PollerRegistry:
         return sum(map(len, self._pollers.get(queue, {}).values()))
 
     def has_poller_for(self, queue: str, job_type: str) -> bool:
-        """Whether a poller waits that would accept a job of this type."""
+        """Whether a poller of this queue accepts jobs of this type."""
         return any(types is None or job_type in types for types in self._pollers.get(queue, ()))
 
     def queues(self) -> list[str]:
@@ -130,7 +131,7 @@ class PollerRegistry:
         return list(self._pollers)
 
     def drain(self) -> None:
-        """Wakes all pollers, so that their requests end. From now on claims are refused."""
+        """Wakes all pollers, so that their requests end. The broker refuses claims from now on."""
         self.draining = True
         for poller in self.pollers():
             poller.wake()

@@ -1,9 +1,9 @@
-"""Bounds what is listed per API key: worker ids, and the queues and job types that were polled.
+"""Limits how many worker ids, and how many polled queues and job types, are listed per API key.
 
-Without the bound, a key with the scope `work` could fill the tables and the memory. A worker that
+Without the limit, a key with the scope `work` could fill the tables and the memory. A worker that
 makes up a new id for every claim is a common mistake. Its requests are served like any others; only
 the list of workers, with their directives, and the poll history do not grow beyond the limit. An
-entry that has not been seen for a day is dropped here, as it is from its table.
+entry that has not been seen for a day no longer counts; the cleaner deletes it from its table, too.
 """
 
 import time

@@ -41,7 +41,8 @@ class PollHistory:
     async def write(self) -> None:
         """Writes the polls that were recorded before the call.
 
-        Waits for a running write: it may have taken them, and the caller is about to read them.
+        Waits for a write that is running: it may be writing these polls, and the caller is about to
+        read them.
         """
         async with self._write_lock:
             polls, self._unwritten = self._unwritten, set()

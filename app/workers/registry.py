@@ -1,6 +1,6 @@
 """The workers that have been seen, and those that should drain or stop.
 
-Kept in memory and synced with the database every second, so that a claim does not have to.
+Kept in memory and synced with the database every second, so that no claim has to read or write it.
 """
 
 import asyncio
@@ -77,7 +77,8 @@ class WorkerRegistry:
     async def _write_seen(self) -> None:
         """Writes the workers that were seen before the call.
 
-        Waits for a running write: it may have taken them, and the caller is about to read them.
+        Waits for a write that is running: it may be writing these workers, and the caller is about
+        to read them.
         """
         async with self._write_lock:
             seen, self._seen = self._seen, set()

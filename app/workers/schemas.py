@@ -6,8 +6,8 @@ from app.http.schema_types import UNSET, Instant, Int32, ResponseModel, UnsetTyp
 class Worker(ResponseModel):
     """A worker that has polled for jobs or sent a heartbeat.
 
-    `directive`: what operators want it to do. `run`, `drain` (finish the jobs that it holds, claim
-    no more) or `stop` (release them and exit).
+    `directive` is what operators want it to do: `run`, `drain` (finish the jobs that it holds and
+    claim no more) or `stop` (release its jobs and exit).
     """
 
     worker_id: str

@@ -24,7 +24,7 @@ class WorkerRow(NamedTuple):
 
 
 class PolledType(NamedTuple):
-    """A queue and a job type of it that a poll accepts; the empty text stands for every type."""
+    """A queue and a job type that a poll accepts. An empty `job_type` stands for every type."""
 
     queue: str
     job_type: str
@@ -52,9 +52,9 @@ async def get_worker(db: Executor, worker_id: str) -> WorkerRow | None:
 
 
 async def delete_workers(db: Executor, seen_before: datetime, directed_seen_before: datetime) -> int:
-    """Deletes workers that were last seen before `seen_before`. Returns how many there were.
+    """Deletes workers that were last seen before `seen_before`. Returns how many were deleted.
 
-    Workers with a directive are kept if they were seen since `directed_seen_before`.
+    A worker with a directive is deleted only if it was last seen before `directed_seen_before`.
     """
     statement = SQL.delete_workers(seen_before=seen_before, directed_seen_before=directed_seen_before)
     return len(await db.rows(*statement))
