@@ -1,12 +1,12 @@
-"""The queues as this process caches them: by name for callers, by id for lanes.
+"""The cache of queues in this process: by name for requests, by id for lanes.
 
     absent -> cached    a caller needs the queue, or all queues are reloaded
     cached -> reloaded  the config version `policies` (of queues and job types) has changed, or this
                         process has created or undeleted the queue
 
-A new queue does not change the version, because a caller of SQL (longshore_enqueue) may create it,
-too. A name or id that the cache lacks is therefore looked up each time, by one index probe: another
-process may have created the queue a moment ago. Rows of queues are never deleted.
+A new queue does not change the version, because the SQL function longshore_enqueue can create
+queues, too. So a name or id that is not cached is looked up in the database each time, by one index
+probe: another process may have created the queue a moment ago. Rows of queues are never deleted.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Queue:
         self.needs_admissions = self.fair or self.max_running_per_group is not None
 
     def choose_lane(self, group: str | None) -> int:
-        """Chooses the lane of a new job: the lane of its group, or a random one without a group."""
+        """Chooses the lane of a new job: that of its group, or a random lane if it has no group."""
         if group is not None:
             return self.all_lanes[lane_of_group(group, self.row.group_lanes)]
         return self.all_lanes[random.randrange(self.lanes) if self.lanes > 1 else 0]
@@ -106,10 +106,10 @@ class QueueCache:
         infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
-        """Reloads all queues, in pages and slices.
+        """Reloads all queues, page by page. Other requests are served in between.
 
-        9,000 queues in one go blocked the event loop for 8 to 20 ms. The cache is unchanged until
-        the last page is read.
+        Decoding 9,000 queues in one go blocked the event loop for 8 to 20 ms. The cache is
+        unchanged until the last page is read.
         """
         async with self._read_lock:
             by_name: dict[str, Queue] = {}
@@ -135,7 +135,7 @@ class QueueCache:
         return cached if cached is not None and cached.row == row else Queue(row)
 
     async def load_all(self) -> None:
-        """Makes sure that every queue is cached: reloads all if the cache lacks one."""
+        """Makes sure that every queue is cached: reloads all queues if one is missing."""
         if (await store.queue_totals(self._infra.db)).rows != len(self._by_id):
             await self.refresh()
 
@@ -145,15 +145,16 @@ class QueueCache:
             self._add(await store.queues_named(self._infra.db, names))
 
     async def _load_names(self, names: Sequence[str]) -> None:
-        """Loads the queues of these names that the cache lacks."""
+        """Loads the queues of these names, except those that are cached."""
         if any(name not in self._by_name for name in names):
             async with self._read_lock:
                 if missing := [name for name in names if name not in self._by_name]:
                     self._add(await store.queues_named(self._infra.db, missing))
 
     async def load(self, lanes: Iterable[int]) -> None:
-        """Loads the queues of these lanes that the cache lacks, for `by_lane` and
-        `name_by_lane`.
+        """Loads the queues of these lanes, except those that are cached.
+
+        Call it before `by_lane` and `name_by_lane`, which do not read the database.
         """
         ids = {queue_id_of(lane) for lane in lanes}
         if not ids <= self._by_id.keys():
@@ -231,9 +232,9 @@ class QueueCache:
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
     async def visible_to(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
-        """Returns those of the job ids whose queues the caller may access.
+        """Returns the job ids among `ids` whose queues the caller may access.
 
-        An invented id belongs to no queue. Only a caller with access to all queues gets it back.
+        An invented id may belong to no queue. Only a caller with access to all queues gets it back.
         """
         job_ids = set(ids)
         if access.all_queues:
@@ -253,11 +254,10 @@ class QueueCache:
         return self._by_id[queue_id_of(lane)]
 
     def held_groups(self, lane: int) -> list[str] | None:
-        """Returns the groups of this lane whose jobs need an admission, as the parameter
-        :held_groups of statements (`is_held` in fragments.sql).
+        """Returns the groups of this lane whose jobs need an admission.
 
-        `*` stands for every group, the empty text for the jobs without a group. None means that no
-        group is held.
+        Statements take the list as :held_groups (`is_held` in fragments.sql). `*` stands for every
+        group, the empty text for the jobs without a group. None means that no group is held.
         """
         return self._held_groups(self._by_id.get(queue_id_of(lane)), lane)
 
@@ -281,9 +281,9 @@ class QueueCache:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
-        """Returns until when a job that finishes at `now` is kept.
+        """Returns until when a job that finishes at `now` is kept, and whether it is archived then.
 
-        Also returns whether it is detached for an archive afterwards, instead of dropped.
+        The partition of an archived job is detached; other partitions are dropped.
         """
         settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))

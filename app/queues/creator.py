@@ -1,6 +1,6 @@
 """Creates queues on first use, in the transaction that inserts their first jobs.
 
-A rejected call therefore leaves no queue behind.
+So an enqueue that is rejected leaves no queue behind.
 
     missing -> drafted   `run_with_queues` chooses an id, under a lock of this process
     drafted -> stored    `store` inserts the queue, and its caller inserts the jobs
@@ -41,12 +41,12 @@ class QueueCreator:
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
 
     async def run_with_queues(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
-        """Calls `action` with a function that returns the queue of a name, drafted if missing.
+        """Calls `action` with a function that returns the queue of a name, or a draft if missing.
 
-        The function raises NotFound or QueueLimit for a queue that cannot be created. `action`
-        inserts the drafts that it uses with `store`. It runs under the lock only if there are
-        drafts: calls that waited for the lock, and find that their queues exist by now, run
-        concurrently.
+        The function raises NotFound or QueueLimit for a queue that cannot be created. `action` must
+        insert the drafts that it uses, with `store`. `action` runs under the lock for drafting only
+        if there are drafts. Calls that waited for the lock, and find that their queues exist by
+        now, run concurrently.
         """
         names = list(dict.fromkeys(names))
         for _ in range(MAX_TRIES):
@@ -77,7 +77,7 @@ class QueueCreator:
     async def store(self, db: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among these queues. Raises QueueConflict if one cannot be inserted.
 
-        Call it after taking every other lock of the transaction, because the row of a queue is the
+        Call it after taking every other lock of the transaction, because the rows of queues are
         last in the lock order. Reload the queues after the commit.
         """
         # In the order of their ids: of two processes that insert the same ids, one waits for the
@@ -97,9 +97,10 @@ class QueueCreator:
             await self._infra.config_versions.bump(db, "policies")
 
     async def _drafts(self, names: Sequence[str]) -> dict[str, Queue]:
-        """Drafts queues for these names; only for the first ones if `max_queues` does not allow all.
+        """Drafts queues for these names, in their order, but only as many as `max_queues` allows.
 
-        The draft of a deleted queue keeps its id and lanes. Others get the ids after the last one.
+        The draft of a deleted queue keeps its id and lanes. A new queue gets the next id after the
+        highest id in the database.
         """
         if not names or not self._infra.settings.create_queues:
             return {}
@@ -111,7 +112,7 @@ class QueueCreator:
         return {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}
 
     def _new_row(self, queue_id: int | None, name: str) -> QueueRow | None:
-        """Returns None if no id is left."""
+        """Builds the row of a new queue. Returns None if no id is left (`queue_id` is None)."""
         return None if queue_id is None else QueueRow.new(queue_id, name, self._infra.now())
 
     def _find(self, queues: Mapping[str, Queue], name: str) -> Queue:

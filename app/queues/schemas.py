@@ -30,7 +30,9 @@ MAX_INT32 = 2**31 - 1
 
 
 class RetryPolicy(RequestModel):
-    """The delay before retry n is base_seconds * factor^(n-1), at most max_seconds, varied by up to
+    """How long a job waits before a retry.
+
+    The delay before retry n is base_seconds * factor^(n-1), at most max_seconds, varied by up to
     ±`jitter`.
     """
 
@@ -64,7 +66,7 @@ class Retention(RequestModel):
 
 
 class HealthLimits(RequestModel):
-    """Limits for the verdict of the statistics: critical above a limit, warning from 80 % of it on."""
+    """Limits for the verdict in the statistics: critical above a limit, warning from 80 % of it."""
 
     max_depth: Annotated[int, integer(ge=0, le=MAX_INT32, description="Ready jobs.")] | UnsetType = UNSET
     max_age_seconds: (
@@ -79,7 +81,7 @@ class HealthLimits(RequestModel):
 class QueueConfig(RequestModel):
     """The configuration of a queue.
 
-    Absent limits do not apply; absent defaults come from the settings.
+    A limit that is absent does not apply. A default that is absent comes from the settings.
     """
 
     max_running: (

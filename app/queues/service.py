@@ -49,10 +49,10 @@ class QueueService:
         return _require(await store.get_queue(self._infra.db, name), name).to_response()
 
     async def put(self, name: str, config: QueueConfig) -> Queue:
-        """Replaces the configuration.
+        """Replaces the configuration of a queue.
 
-        Creates a missing queue in the same transaction, so that a rejected configuration leaves no
-        row.
+        Creates a missing queue in the same transaction, so that a rejected configuration creates no
+        queue.
         """
 
         async def replace(db: Executor, row: QueueRow) -> QueueRow:
@@ -90,9 +90,9 @@ class QueueService:
         return after.to_response()
 
     async def delete(self, name: str) -> Queue:
-        """Deletes the queue and returns its last state.
+        """Marks the queue as deleted and returns its last state.
 
-        The row keeps its lanes, which still have finished jobs.
+        The row and its number of lanes are kept, because the lanes still have finished jobs.
         """
 
         async def delete(db: Executor, row: QueueRow) -> QueueRow:
@@ -108,8 +108,8 @@ class QueueService:
     async def repair(self) -> None:
         """Undeletes queues and reopens lanes that have jobs. Also spreads groups over added lanes.
 
-        A process with an outdated cache may enqueue into a deleted queue or a removed lane; without
-        this, no claim would find the job. A background service calls it periodically.
+        A process with an outdated cache may enqueue into a deleted queue or a removed lane, where
+        no claim would find the job. A background service calls this periodically.
         """
         async with self._infra.db.transaction() as transaction:
             undeleted, reopened = await store.undelete_used(transaction), await store.reopen_lanes(transaction)
@@ -162,8 +162,9 @@ class QueueService:
     async def _with_lanes(self, db: Executor, row: QueueRow, lanes: int) -> QueueRow:
         """Returns the row with this number of lanes.
 
-        A queue that has live jobs or dead letters cannot lose lanes, because these could be in a
-        removed lane. Its groups stay in their lanes: see `spread_groups`.
+        A queue that has live jobs or dead letters cannot lose lanes, because a job could be in a
+        removed lane. If it gets more lanes, its groups stay in their lanes until `spread_groups`
+        spreads them.
         """
         if lanes == row.lanes:
             return row
@@ -179,14 +180,14 @@ class QueueService:
 
 
 def pause_row(row: QueueRow, reason: str | None, now: datetime) -> QueueRow:
-    """Returns the row as paused. The row of a paused queue changes only if there is a new reason."""
+    """Returns the row as paused. A row that is already paused changes only if the reason is new."""
     if row.paused_at is not None and reason in (None, row.paused_reason):
         return row
     return row._replace(paused_at=now, paused_reason=reason)
 
 
 def merge_config(old: S, new: S) -> S:
-    """Returns `old` with the members that are set in `new`. Merges nested objects likewise."""
+    """Returns `old` with the members that are set in `new`. Merges nested objects the same way."""
     changes = {name: value for name, value in msgspec.structs.asdict(new).items() if value is not UNSET}
     return msgspec.structs.replace(
         old, **{name: _merge_value(getattr(old, name), value) for name, value in changes.items()}
@@ -205,8 +206,9 @@ def check_lease(request: QueueConfig, settings: Settings) -> None:
 
 
 def check_pause(row: QueueRow, request: QueueConfig) -> None:
-    """Rejects a change of `paused`: a deployment that sends the configuration must not end an
-    operator's pause.
+    """Raises ValidationFailed if the request changes `paused`.
+
+    A deployment that sends the configuration must not end an operator's pause.
     """
     is_paused = row.paused_at is not None
     if value_or(request.paused, is_paused) != is_paused:
@@ -219,9 +221,10 @@ def check_pause(row: QueueRow, request: QueueConfig) -> None:
 
 
 def check_limits(config: QueueConfig, request: QueueConfig) -> None:
-    """Rejects `max_running` and `rate` of a queue with several lanes: they are counted in one lane.
+    """Raises ValidationFailed if a queue with several lanes has `max_running` or `rate`.
 
-    The error points at the limit if the request has it, and otherwise at `lanes`.
+    Both are counted in one lane. The error points at the limit if the request has it, and otherwise
+    at `lanes`.
     """
     for name in ("max_running", "rate"):
         if getattr(config, name) is not UNSET and config.lanes != 1:

@@ -98,7 +98,7 @@ async def queue_totals(db: Executor) -> QueueTotals:
 
 
 async def list_queues(db: Executor, after: str, limit: int, name_regex: str | None) -> list[QueueRow]:
-    """Lists the queues after a name that match the regular expression, if there is one."""
+    """Lists the queues whose names follow `after`, in this order, and match `name_regex`, if given."""
     rows = await db.rows(*SQL.list_queues(after=after, limit=limit, name_regex=name_regex))
     return [QueueRow(*row) for row in rows]
 
@@ -114,10 +114,10 @@ async def lock_queue(db: Executor, name: str) -> QueueRow | None:
 
 
 async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) -> dict[str, bool]:
-    """Inserts or undeletes queues, and locks their rows, in this order.
+    """Inserts or undeletes queues, and locks their rows, in the given order.
 
-    Returns the name of each, and whether it was undeleted. Leaves out queues that another process
-    has created in the meantime.
+    Maps the name of each queue to whether it was undeleted. Leaves out queues that another process
+    has created in the meantime. Inserts nothing if there would be more than `max_queues`.
     """
     ids, names = [queue.id for queue in queues], [queue.name for queue in queues]
     rows = await db.rows(*SQL.add_queues(ids=ids, names=names, max_queues=max_queues))

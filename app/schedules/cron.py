@@ -1,13 +1,14 @@
 """Cron expressions in a time zone, correct across daylight saving changes. No I/O.
 
-cronsim gets only wall-clock times without a zone, because with an aware datetime it loses runs on
-the days of a change. This module maps its wall-clock times to UTC, in one of two ways:
+The library cronsim gets only wall-clock times without a zone, because with an aware datetime it
+loses runs on the days of a change. This module maps the wall-clock times that it returns to UTC, in
+one of two ways:
 
-- A schedule with fixed hours (a daily 01:30) follows wall-clock time. A time that occurs twice fires
-  only the first time. A time that the clock skips fires at the jump, together with any other run
-  that is due there.
-- A schedule for every hour (`*/30 * * * *`) follows elapsed time: it fires whenever the clock shows a
-  matching time, in both passes of a repeated hour.
+- A schedule with fixed hours (a daily 01:30) follows wall-clock time. A time that occurs twice
+  fires only the first time. A time that the clock skips fires at the jump; another run that is due
+  at the jump fires together with it, as one.
+- A schedule for every hour (`*/30 * * * *`) follows elapsed time: it fires whenever the clock shows
+  a matching time, in both passes of a repeated hour.
 """
 
 import heapq
@@ -69,9 +70,9 @@ class Cron:
     def _each_pass(self, instant: datetime) -> Iterator[datetime]:
         """Yields every instant of each wall-clock time: two for a time that occurs twice.
 
-        The search for second passes starts at an earlier wall-clock time. If the clock repeats the
-        hour from 1:00 to 2:00, and it is 1:40 for the first time, then 1:10 still has its second
-        pass ahead.
+        The search for second passes starts at an earlier wall-clock time. For example, the clock
+        repeats the hour from 1:00 to 2:00, and it is 1:40 for the first time. Then the second 1:10
+        is still ahead.
         """
         wall_time = _wall_time(instant, self._zone)
         first_pass = self._wall_times(wall_time)
@@ -98,7 +99,7 @@ def _zone_names() -> frozenset[str]:
 def _parsed(expression: str) -> CronSim:
     """Parses the expression and checks that it has a run.
 
-    cronsim gives up after 50 years; even a 29 February on a Monday occurs within that time.
+    cronsim searches 50 years ahead. Even a 29 February on a Monday occurs within that time.
     """
     fields = expression.split()
     if len(fields) != 5:
@@ -115,7 +116,7 @@ def _parsed(expression: str) -> CronSim:
 def _invalid_detail(fields: list[str]) -> str:
     """Says which field of an invalid expression is invalid.
 
-    If each field is valid, no date matches all of them: for example, there is no 30 February.
+    If each field is valid on its own, says that no date matches all of them, such as 30 February.
     """
     for index, (name, allowed) in enumerate(_FIELDS.items()):
         try:
@@ -144,9 +145,9 @@ def _to_instants(wall_times: Iterable[datetime], zone: ZoneInfo, *, fold: int) -
 
 
 def _time_between_passes(wall_time: datetime, zone: ZoneInfo) -> timedelta:
-    """Returns the time between the first and the second pass of a wall-clock time.
+    """Returns the time between the first and the second occurrence of a wall-clock time.
 
-    It is zero on most days.
+    It is zero for a time that occurs once, as on most days.
     """
     first, last = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return last - first
@@ -155,8 +156,9 @@ def _time_between_passes(wall_time: datetime, zone: ZoneInfo) -> timedelta:
 def _jump_instant(wall_time: datetime, zone: ZoneInfo) -> datetime:
     """Finds the instant at which the clock skips this wall-clock time, by bisection.
 
-    With the UTC offset from before the jump (fold 0), a skipped time is an instant after the jump.
-    With the offset from after the jump (fold 1), it is an instant before the jump.
+    The skipped time has two interpretations, which enclose the jump. With the UTC offset from
+    before the jump (fold 0) it is an instant after the jump. With the offset from after the jump
+    (fold 1) it is an instant before the jump.
     """
     after, before = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     offset = before.astimezone(zone).utcoffset()

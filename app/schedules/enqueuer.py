@@ -7,8 +7,8 @@ One transaction enqueues the jobs and sets the next run, so no run fires twice o
     due -> due        the run failed: it is retried until it is 60 s late, then the misfire policy
                       decides
 
-Every broker runs it, without a leader: if a broker dies, the others continue without having to
-detect that.
+Every broker runs this service, without a leader. If a broker dies, the others continue without
+having to detect its death.
 """
 
 from datetime import UTC, datetime
@@ -48,7 +48,8 @@ class PeriodicEnqueuer(PeriodicService):
     async def run_once(self) -> None:
         """Fires each due schedule once.
 
-        A schedule with more missed runs than fit into one transaction continues after the others.
+        If more runs of a schedule are due than fit into one transaction, the rest fires when all
+        other due schedules have fired.
         """
         now, after, tried = self._infra.now(), (_BEGINNING, ""), set[str]()
         while rows := await store.due_schedules(self._infra.db, now, after, BATCH_SIZE):
@@ -63,9 +64,10 @@ class PeriodicEnqueuer(PeriodicService):
             self.set_alarm(upcoming)
 
     def set_alarm(self, instant: datetime) -> None:
-        """Wakes the service at this instant.
+        """Wakes the service at `instant`.
 
-        Leaves an instant that is further away than the scan interval to the next scan.
+        Does nothing if `instant` is further away than the scan interval, because the next scan
+        finds it again.
         """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
@@ -74,7 +76,7 @@ class PeriodicEnqueuer(PeriodicService):
     async def run_now(self, name: str, access: Access) -> tuple[Job, bool]:
         """Enqueues the job of a schedule now.
 
-        Returns it, and whether it is new. The next run is unaffected.
+        Returns the job, and whether it is new or a duplicate. The next scheduled run is unaffected.
         """
         while (draft := await self._try_run_now(name, access)) is None:
             pass
@@ -104,7 +106,8 @@ class PeriodicEnqueuer(PeriodicService):
     async def _try_fire(self, row: ScheduleRow) -> None:
         """Fires one schedule. A schedule that fails does not hold up the others.
 
-        It stays due and is retried until it is 60 s late; then its misfire policy decides.
+        A run that fails stays due and is retried until it is 60 s late. Then the misfire policy
+        decides.
         """
         try:
             more = await self._fire(row)
@@ -116,7 +119,7 @@ class PeriodicEnqueuer(PeriodicService):
             self.wake()
 
     async def _fire(self, candidate: ScheduleRow) -> bool:
-        """Fires the due runs of a schedule. Returns whether more runs are due."""
+        """Fires the due runs of a schedule, as many as allowed. Returns whether more runs are due."""
         await self._infra.config_versions.ensure_fresh()
         now = self._infra.now()
         try:
@@ -155,8 +158,8 @@ class PeriodicEnqueuer(PeriodicService):
     ) -> list[JobDraft]:
         """Enqueues up to `jobs` jobs of a schedule.
 
-        With `overlap: skip` at most one, and none while the last job waits or runs. With a unique
-        key at most one: a second run with the same key would only find the first job.
+        With `overlap: skip`, enqueues at most one, and none while the last job waits or runs. With
+        a unique key, enqueues at most one, because a second run would only find the first job.
         """
         definition = row.definition
         if definition.overlap is Overlap.SKIP or definition.job.unique is not UNSET:

@@ -13,10 +13,11 @@ MAX_RUNS = 100  # jobs of one schedule per transaction
 
 
 class MisfirePlan(NamedTuple):
-    """How many jobs to enqueue for the due runs of a schedule, and when it runs next.
+    """How many jobs to enqueue for the due runs of a schedule, and when the schedule runs next.
 
-    `missed`: at least one run is later than the grace period, whether or not a job is enqueued for
-    it. `more`: there are too many runs for one transaction.
+    - `missed`: at least one run is late by more than the grace period, whether or not a job is
+      enqueued for it.
+    - `more`: there are too many runs for one transaction.
     """
 
     jobs: int
@@ -45,9 +46,10 @@ def plan_runs(
 
 
 def _last_run_is_on_time(recurrence: Recurrence, due: datetime, now: datetime) -> bool:
-    """Whether the last due run is not late.
+    """Whether the last due run is within the grace period.
 
-    Earlier ones have been missed and are skipped, to avoid a burst.
+    If so, the policy `skip` enqueues a job for this run. It skips earlier due runs, which have been
+    missed, to avoid a burst.
     """
     return due >= now - GRACE or any(True for _ in _runs_until(now, recurrence.after(now - GRACE - TICK)))
 

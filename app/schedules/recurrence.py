@@ -18,7 +18,8 @@ TICK = timedelta(microseconds=1)  # the resolution of Postgres timestamps
 
 @dataclass(frozen=True, slots=True)
 class FixedInterval:
-    """The times of a schedule with an interval: the anchor, and each further interval after it."""
+    """The times of a schedule with `every_seconds`: the anchor, and every multiple of the interval
+    after it."""
 
     anchor: datetime
     interval: timedelta
@@ -35,7 +36,7 @@ class Recurrence:
     ends_at: datetime | None
 
     def after(self, instant: datetime) -> Iterator[datetime]:
-        """Yields the runs after an instant, in order. There may be no last one."""
+        """Yields the runs after an instant, in order. The iterator may be endless."""
         if self.starts_at is not None and instant < self.starts_at:
             instant = self.starts_at - TICK
         return takewhile(lambda run: self.ends_at is None or run < self.ends_at, self.times.after(instant))
@@ -59,9 +60,9 @@ def recurrence_of(schedule: SchedulePut, created_at: datetime) -> Recurrence:
 
 
 def times_of(schedule: SchedulePreview, anchor: datetime) -> Cron | FixedInterval:
-    """Builds the times of a schedule without its start and its end.
+    """Builds the times of a schedule, without regard to its start and its end.
 
-    The intervals are counted from `anchor`. Raises ValidationFailed if the times are invalid.
+    Intervals are counted from `anchor`. Raises ValidationFailed if the times are invalid.
     """
     zone = zone_named(value_or(schedule.timezone, "UTC"))
     if zone is None:

@@ -42,8 +42,8 @@ TimeZone = Annotated[
 class Misfire(StrEnum):
     """What happens to runs that were not fired within 60 seconds.
 
-    `skip`: they are skipped. `once`: a single job is enqueued for all of them and for a later run
-    that is on time, if there is one. `all`: one job is enqueued for each.
+    `skip`: no job is enqueued for them. `once`: a single job is enqueued for all of them, and for a
+    later run that is on time, if there is one. `all`: one job is enqueued for each.
     """
 
     SKIP = "skip"
@@ -116,6 +116,6 @@ class ScheduleList(ResponseModel):
 
 
 class ScheduleRuns(ResponseModel):
-    """The next five runs."""
+    """The next five runs of a schedule."""
 
     runs: list[Instant]

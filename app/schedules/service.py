@@ -42,8 +42,8 @@ class ScheduleService:
     async def _put(self, name: str, schedule: SchedulePut, access: Access) -> ScheduleRow | None:
         """Stores the schedule and returns its row.
 
-        Returns None, and stores nothing, if another call has created it in the meantime: `access`
-        may not include its queue, so `put` tries again and checks that.
+        Returns None, and stores nothing, if another call has created the schedule in the meantime.
+        Its queue may be one that the caller may not access, so `put` tries again and checks it.
         """
         spec = msgspec.json.encode(msgspec.structs.replace(schedule, paused=UNSET)).decode()
         now = self._infra.now()
@@ -91,10 +91,7 @@ class ScheduleService:
         return ScheduleRuns(runs=list(islice(times_of(schedule, now).after(now), UPCOMING_RUNS)))
 
     async def _check(self, schedule: SchedulePut) -> None:
-        """Raises ValidationFailed for an invalid schedule.
-
-        Reports the errors of its times and of its job together.
-        """
+        """Raises ValidationFailed if the schedule is invalid, with all errors of times and job."""
         now = self._infra.now()
         await self._infra.config_versions.ensure_fresh()
         faults, unlisted = _forbidden_members(schedule.job), 0
@@ -131,8 +128,8 @@ class ScheduleService:
 def _next_run_at(old: ScheduleRow | None, schedule: SchedulePut, now: datetime) -> datetime | None:
     """Returns when the schedule runs next.
 
-    A schedule that was not paused, with unchanged times, keeps its next run, because that may be due
-    at this moment.
+    If the schedule was not paused and its times are unchanged, the stored next run is kept, because
+    it may be due at this moment.
     """
     if old is not None and not old.paused and same_times(old.definition, schedule):
         return old.next_run_at

@@ -61,7 +61,7 @@ async def list_schedules(
 ) -> tuple[list[ScheduleRow], int]:
     """Returns the schedules of a page that fit into `max_bytes`, but at least one.
 
-    Also returns how many the page would have without that limit.
+    Also returns how many schedules the page would have without that limit.
     """
     rows = await db.rows(*SQL.list_schedules(after=after, limit=limit, queue_regex=queue_regex, max_bytes=max_bytes))
     return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
@@ -74,10 +74,10 @@ async def lock_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def put_schedule(
     db: Executor, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, exists: bool
 ) -> ScheduleRow | None:
-    """Inserts a schedule. Updates it if `exists`, which means that the caller has locked its row.
+    """Inserts a schedule; or updates it if `exists`, when the caller has locked its row.
 
-    Without `exists`, keeps a schedule that another call has created in the meantime, and returns
-    None.
+    Without `exists`, returns None and changes nothing if another call has created a schedule of
+    this name in the meantime.
     """
     statement = SQL.put_schedule(name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, exists=exists)
     return _row_or_none(await db.row(*statement))

@@ -14,7 +14,7 @@ STALE_SECONDS = 300  # a ready job that waits this long while no poller waits is
 def assess(
     limits: HealthLimits, *, depth: int, age: int | None, dead: int, waiting_polls: int
 ) -> tuple[str, list[str]]:
-    """Returns the verdict, which is the most severe level of all reasons, and the reasons."""
+    """Returns the verdict on a queue, which is the level of the worst reason, and all reasons."""
     reasons = list(_reasons(limits, depth, age, dead, waiting_polls))
     return LEVELS[max((level for level, _ in reasons), default=0)], [reason for _, reason in reasons]
 

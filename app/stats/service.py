@@ -69,7 +69,8 @@ class StatsService:
         self._watched = set(watched)
 
     async def aggregate(self) -> None:
-        """Adds the deltas to totals and rates. A background service calls this periodically."""
+        """Adds the stored deltas to the totals and rates. A background service calls this
+        periodically."""
         for lane in await store.unaggregated_lanes(self._infra.db):
             await store.aggregate(self._infra.db, lane)
 

@@ -21,7 +21,7 @@ class CountRow(NamedTuple):
 
 
 class RateRow(NamedTuple):
-    """Events of the last 1, 5 and 60 minutes. NULL stands for 0."""
+    """Numbers of events within the last 1, 5 and 60 minutes. None stands for 0."""
 
     enqueued_1: int | None
     completed_1: int | None
