@@ -93,7 +93,7 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
 
 
 def _methods(routes: Iterable[BaseRoute]) -> Methods:
-    """Collects the methods of each path. HEAD works wherever GET does."""
+    """Returns the HTTP methods that each path supports. HEAD works wherever GET does."""
     methods: dict[str, set[str]] = defaultdict(set)
     for route in routes:
         if isinstance(route, Route):
@@ -137,9 +137,8 @@ async def _clock_failure(broker: Broker) -> DatabaseUnavailable | None:
 
 
 async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
-    """Waits for the database, because a broker may start before it, and then starts the services.
-
-    The services decide by the database's clock alone, so they cannot start without the database."""
+    """Waits for the database, because a broker may start before it, and then starts the background
+    services. They need the database's clock, so they cannot start earlier."""
     while await _clock_failure(broker) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
     log.info("database reached")
@@ -147,9 +146,8 @@ async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
 
 
 async def _start(broker: Broker, runner: ServiceRunner) -> None:
-    """Starts the background services even if the schema is outdated.
-
-    It may be migrated later. Logs the missing migration once."""
+    """Starts the background services, even if the schema is outdated, because it may be migrated
+    later. Logs once that the migration is missing."""
     broker.start(runner)
     try:
         problem = schema_problem(await migrations.current_revision(broker.infra.db))
@@ -165,7 +163,8 @@ def _checks(broker: Broker) -> dict[str, health.HealthCheck]:
         return "answers"
 
     async def schema() -> str:
-        """Checks the schema, which may be newer: migrations run before the release that needs them."""
+        """Fails if the schema is older than this release needs. A newer schema is fine, because
+        migrations run before the release that needs them."""
         revision = await migrations.current_revision(broker.infra.db)
         if (problem := schema_problem(revision)) is not None:
             raise Problem(problem)

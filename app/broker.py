@@ -1,8 +1,8 @@
-"""Builds the services of one broker process, starts, drains and finishes them.
+"""Builds all services of one broker process. Starts them, drains them, and finishes their work.
 
-Only this module imports the services of all packages. They are built in the order of their layers,
-so that each finds its dependencies above it. `background` in `build_broker` lists which services
-run in every broker and which only in the leader.
+Only this module imports the services of all packages. `build_broker` builds a service after the
+services that it needs. Its list `background` says which services run in every broker and which only
+in the leader.
 """
 
 import asyncio
@@ -117,13 +117,14 @@ class Broker:
         runner.start_task("notifier", self.infra.notifier.run)
 
     def drain(self) -> None:
-        """Answers the requests that wait for jobs or for a result. After that, /readyz fails."""
+        """Answers the requests that wait for jobs or for the result of a job. From then on /readyz
+        fails."""
         self.pollers.drain()
         self.reader.drain()
 
     async def finish(self) -> None:
-        """Waits until the accepted requests are stored, returns abandoned leases and writes
-        statistics. What fails or takes longer than FINISH_SECONDS is left undone."""
+        """Waits until accepted requests are stored, requeues the jobs of abandoned leases, and
+        writes statistics. Gives up what fails or takes longer than FINISH_SECONDS."""
         with suppress(Exception):
             async with asyncio.timeout(FINISH_SECONDS):
                 await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())

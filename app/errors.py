@@ -1,4 +1,5 @@
-"""The error tree. Any package raises these; `app.http.problems` alone renders them (RFC 9457).
+"""The errors of the API, as a tree. Every package raises them; only `app.http.problems` renders
+them as responses (RFC 9457).
 
 Problem
 ├── MalformedJson 400 · BadRequest 400
@@ -30,8 +31,8 @@ class Fault(NamedTuple):
 
 
 class Problem(Exception):
-    """An error response: a status, a code for programs, a sentence for people, and for some codes
-    further members."""
+    """An error that becomes a response: a status, a code for programs, a sentence for people
+    (`detail`), and with some codes further members."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
@@ -83,14 +84,14 @@ class ValidationFailed(Problem):
 
 
 def error_count(count: int) -> str:
-    """Formats the number of errors, and the number listed if the response does not list all."""
+    """Formats the number of errors: "3 errors". Adds how many are listed if not all of them are."""
     return f"{count} errors, {MAX_FAULTS} listed" if count > MAX_FAULTS else f"{count} errors"
 
 
 def raise_for_faults(faults: Iterable[Fault | None], unlisted: int = 0) -> None:
-    """Raises one ValidationFailed for all faults of several checks; returns if there is none.
+    """Raises one ValidationFailed for all faults of several checks. Returns if there is none.
 
-    `unlisted` is the number of faults that are counted but not in `faults`."""
+    `unlisted` is the number of further faults, which are counted but not in `faults`."""
     listed = [fault for fault in faults if fault is not None]
     if listed:
         raise ValidationFailed.of(listed, len(listed) + unlisted)
@@ -116,7 +117,7 @@ class Forbidden(Problem):
 class ForeignOrigin(Problem):
     """A browser page of another origin calls a broker that has no API keys.
 
-    This is not `forbidden`, because no key lacks a scope."""
+    The code is not `forbidden`, because that means that a key lacks a scope."""
 
     status, code, title = 403, "foreign_origin", "Cross-origin requests require API keys"
 

@@ -1,4 +1,5 @@
-"""In-process events. An event says what happened, and is published after the commit.
+"""Events by which the services of one process react to each other. An event says what happened, and
+is published after the commit.
 
     event            published by                           subscribers
     JobsMoved        enqueues, every transition of jobs     `grep -rn "subscribe_moved("` lists them
@@ -30,7 +31,8 @@ class MovedJob(Protocol):
     """A job that has reached a new state. A new job counts, too: it has reached its first state.
 
     has_dependents   whether other jobs depend on it
-    admission        its admission; if its lease has ended, the admission that ended with the lease
+    admission        the number of its admission; if its lease has ended, of the one that ended
+                     with the lease
     """
 
     @property
@@ -56,9 +58,9 @@ class MovedJob(Protocol):
 
 
 class MovedJobRow(NamedTuple):
-    """A row that a statement returns for each job that it moved to a new state.
+    """The row that a statement returns for each job that it has moved to a new state.
 
-    A statement whose caller needs more returns these columns first, then the others.
+    A statement may return further columns after these.
     """
 
     id: UUID
@@ -138,7 +140,7 @@ class LeasesAbandoned:
 
 
 class EventBus:
-    """Calls the handlers of an event, in the order in which they subscribed."""
+    """Calls the handlers that have subscribed to an event, in the order of their subscriptions."""
 
     def __init__(self) -> None:
         self._handlers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object per line on stderr. An event says what has happened."""
+"""Structured logs: one JSON object per line on stderr. Its member `event` says what happened."""
 
 import logging
 import sys
@@ -12,9 +12,9 @@ from structlog.typing import EventDict
 
 
 def configure(level: str) -> None:
-    """Configures structlog and the standard library's logging. Call it before anything is logged.
+    """Configures structlog and the standard library's logging. Call this before anything is logged.
 
-    JSON escapes control characters, so that no name or header can forge a line."""
+    JSON escapes control characters, so that no name or header can forge a log line."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -52,7 +52,7 @@ class _Forward(logging.Handler):
 
 
 def _describe_error(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Adds type, message and traceback of an exception to its log line.
+    """Adds the type, the message and the traceback of an exception to the log line.
 
     Removes the DETAIL that Postgres appends: it contains the row, with payload and lease token."""
     exc_info = event.pop("exc_info", None)

@@ -25,7 +25,7 @@ class Metrics:
             "claims_undone", "Leases returned because the client disconnected before the response."
         )
         self.replayed = self._counter(
-            "claims_replayed", "Leases returned again to a claim that was repeated with its Idempotency-Key."
+            "claims_replayed", "Leases sent again, because a claim was repeated with its Idempotency-Key."
         )
         self.reconciled = self._counter(
             "claims_reconciled", "Leases ended because the worker's heartbeats no longer listed them."

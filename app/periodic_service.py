@@ -1,11 +1,12 @@
-"""The base of background services, which run at an interval, and at once when they are woken."""
+"""The base class of background services. They run at an interval, and at once when woken."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class PeriodicService:
-    """A background service. A subclass implements `run_once`; `maintenance/services.py` calls it.
+    """A background service. A subclass implements `run_once`, and `maintenance/services.py` calls
+    it at an interval, or at once after `wake`.
 
     A service that is woken during a run runs once more.
     """
@@ -39,7 +40,7 @@ class PeriodicService:
 
 
 class FunctionService(PeriodicService):
-    """A service that calls one function."""
+    """A background service whose run is a call of one function."""
 
     def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""All settings of the broker, immutable and documented. A command builds them once.
+"""All settings of the broker. They are immutable; each command builds them once.
 
-No other module reads the environment."""
+No other module reads settings from the environment."""
 
 import os
 from contextlib import suppress
@@ -33,8 +33,8 @@ def is_loopback(host: str) -> bool:
 
 
 def misspelt_variables() -> list[str]:
-    """Returns a warning for each LONGSHORE_ variable that is not a setting, with the nearest
-    name."""
+    """Returns a warning for each LONGSHORE_ variable that is not a setting. The warning names the
+    most similar setting."""
     known = [name.upper() for name in Settings.model_fields]
     names = sorted(name.removeprefix("LONGSHORE_") for name in os.environ if name.startswith("LONGSHORE_"))
     nearest = {name: get_close_matches(name, known, n=1) for name in names if name not in {*known, *WORKER_VARIABLES}}
@@ -180,8 +180,8 @@ class Settings(BaseSettings):
     )
     max_held_bytes: Count = Field(
         24 * MIB,
-        description="Maximum memory for bodies above 64 KiB (4 KiB while they are received); "
-        "at least one batch. Beyond it 503.",
+        description="Maximum memory for request bodies of more than 64 KiB, and for incomplete ones of more "
+        "than 4 KiB; at least `max_batch_bytes`. Beyond it 503.",
     )
 
     # Defaults of jobs

@@ -1,6 +1,6 @@
 """Divides long work into slices of time, between which the event loop serves other requests.
 
-A thread would not help. uvloop acquires the GIL for each event, and would wait for the thread each
+A thread would not help: uvloop acquires the GIL for each event, and would wait for the thread each
 time.
 """
 
@@ -16,8 +16,8 @@ SLICE_SECONDS = 0.0005
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yields the items, for a loop with a short body. Lets the event loop serve other requests
-    after each SLICE_SECONDS, and after the last of several slices."""
+    """Yields the items, for a loop with a short body. After each SLICE_SECONDS of work, lets the
+    event loop serve other requests; if it has done so, also after the last item."""
     started, has_paused = perf_counter(), False
     for item in items:
         yield item
@@ -29,8 +29,8 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def map_in_slices(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Calls the function for each item, and returns the results. Lets the event loop serve other
-    requests like `in_slices`, but takes 0.1 µs for each item, and `in_slices` 0.3 µs."""
+    """Calls the function for each item, and returns the results. Like `in_slices`, lets the event
+    loop serve other requests in between. Adds 0.1 µs to each call; `in_slices` would add 0.3 µs."""
     results: list[R] = []
     started, has_paused = perf_counter(), False
     for item in items:
@@ -44,8 +44,8 @@ async def map_in_slices(function: Callable[[T], R], items: Iterable[T]) -> list[
 
 
 def by_size(items: Sequence[T], size: Callable[[T], int], max_size: int) -> Iterator[Sequence[T]]:
-    """Divides the items, in their order, into sequences whose sizes add up to at most `max_size`. A
-    larger item gets a sequence of its own."""
+    """Divides the items, in their order, into sequences. The sizes of the items in a sequence add
+    up to at most `max_size`, except that a larger item gets a sequence of its own."""
     start = total = 0
     for index, item_size in enumerate(map(size, items)):
         if total + item_size > max_size and index > start:

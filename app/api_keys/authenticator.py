@@ -1,6 +1,7 @@
 """Authenticates callers with the API keys in a cache of this process.
 
-A request reads the database only if the cache may be older than 250 ms, or its key is unknown.
+To authenticate a request takes a query only if the cache may be older than 250 ms, or if it does
+not contain the key of the request.
 """
 
 import asyncio
@@ -26,9 +27,9 @@ _NO_MAC = bytes(32)
 
 
 class TokenBucket:
-    """The token bucket of a caller, which refills at the rate of its quota.
+    """The token bucket of a caller. A call takes one token; `per_second` tokens are added a second.
 
-    It holds the calls of one second, at least one.
+    The bucket holds as many tokens as are added in a second, but at least one.
     """
 
     def __init__(self, per_second: float) -> None:
@@ -51,7 +52,7 @@ class TokenBucket:
 
 
 class CachedKey:
-    """A key in the cache of this process. Keys with the same name share their quotas."""
+    """An API key in the cache of this process. Keys with the same name share their quotas."""
 
     def __init__(
         self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_key_ended: Callable[[], bool]
@@ -104,7 +105,7 @@ class ApiKeyAuthenticator:
             self._has_any_key = bool(rows)
 
     def _buckets(self, rows: Iterable[KeyRow]) -> dict[str, TokenBucket]:
-        """Returns the token buckets of the callers with a rate, by name.
+        """Returns the token buckets of the callers with a quota of requests, by caller.
 
         Keeps a bucket whose rate is unchanged, so that reloading the keys does not refill it.
         """
@@ -114,10 +115,11 @@ class ApiKeyAuthenticator:
         return {name: _reuse(old_buckets.get(name), rate) or TokenBucket(rate) for name, rate in rates.items()}
 
     async def authenticate(self, authorization: str | None) -> Caller:
-        """Returns the caller of a request, or raises Unauthenticated or RateLimited.
+        """Returns the caller of a request. Raises Unauthenticated if the header has no valid key,
+        or RateLimited if the caller exceeds its quota.
 
-        While the database does not answer, the cached keys stay valid, so that an operator can still
-        see what is wrong.
+        While the database does not answer, the cached keys stay valid, so that an operator can
+        still see what is wrong.
         """
         self._infra.config_versions.record_use()
         if not self._infra.config_versions.is_fresh:
@@ -142,17 +144,16 @@ class ApiKeyAuthenticator:
         return cached.caller
 
     async def _reload(self) -> None:
-        """Reloads the keys, at most once per interval.
-
-        A caller with many wrong keys must not cause a query each time.
-        """
+        """Reloads the keys, at most once in RELOAD_INTERVAL_SECONDS. A caller that sends many wrong
+        keys must not cause a query each time."""
         async with self._reload_lock:
             if time.monotonic() - self._reloaded_at >= RELOAD_INTERVAL_SECONDS:
                 self._reloaded_at = time.monotonic()
                 await self._infra.config_versions.check_now()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
-        """Returns the cached key if the header has its id and secret, and the key has not ended.
+        """Returns the cached key that the header names. Returns None if there is none, if the
+        secret is wrong, or if the key was revoked or has expired.
 
         Compares the secret in constant time, even if the id is unknown.
         """
@@ -181,7 +182,8 @@ class ApiKeyAuthenticator:
         return "send a valid API key: `Authorization: Bearer lsk_…`"
 
     def _has_key_ended(self, key_id: str) -> bool:
-        """Whether the key was revoked or has expired. Parked calls check this again."""
+        """Whether the key was revoked or has expired. A parked call checks this again before it
+        returns jobs."""
         cached = (self._live or {}).get(key_id)
         return cached is None or (cached.expires_at is not None and cached.expires_at <= self._infra.now())
 

@@ -25,10 +25,10 @@ class ApiKeyService:
 
     @retry_after_deadlock
     async def create(self, request: ApiKeyCreate) -> ApiKeyCreated:
-        """Creates a key with any scopes, even as the first one.
+        """Creates a key. Does not require that the first key is an administrator's.
 
-        Logs a warning if no administrator key is live afterwards: only the command line can create
-        further keys then.
+        But logs a warning if no administrator key is live afterwards, because then only the command
+        line can create further keys.
         """
         now, key = self._infra.now(), key_format.generate()
         self._check_expiry(request, now)
@@ -79,7 +79,7 @@ class ApiKeyService:
     async def revoke(self, key_id: str) -> ApiKey:
         """Revokes a key. This broker rejects it when the call returns, other brokers within 250 ms.
 
-        Logs a warning if it was the last administrator key.
+        Logs a warning if no administrator key is live afterwards.
         """
         async with self._infra.db.transaction() as transaction:
             await self._infra.config_versions.bump(transaction, "api_keys")
@@ -101,7 +101,7 @@ class ApiKeyService:
             )
 
     async def has_admin(self) -> bool:
-        """Whether any administrator key is live, which means neither revoked nor expired."""
+        """Whether an administrator key is live: neither revoked nor expired."""
         now = self._infra.now()
         return any(is_admin(row.scopes) and row.is_live(now) for row in await store.all_keys(self._infra.db))
 

@@ -19,9 +19,8 @@ cli = typer.Typer(help="API keys: create the first one here, others here or with
 
 
 async def warn_without_admin(broker: "Broker") -> None:
-    """Warns if there is no administrator key.
-
-    A warning is enough, because the command line can create an administrator key at any time."""
+    """Warns if no administrator key is live. A warning is enough, because the command line can
+    create one at any time."""
     if not await broker.api_keys.has_admin():
         command = command_line("keys", "create", "--name", "admin", "--admin")
         print(f"longshore: warning: no active key has the admin scope; create one with `{command}`", file=sys.stderr)
@@ -47,7 +46,7 @@ def create_key(
     ] = None,
     max_leases: Annotated[int | None, typer.Option(help="Maximum number of leases held at once.")] = None,
 ) -> None:
-    """Create a key and print it, once. From the first key on every request needs one."""
+    """Create a key and print it; it is not shown again. Once a key exists, all calls need one."""
     from datetime import timedelta
 
     from app.api_keys.schemas import ApiKeyCreate

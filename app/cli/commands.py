@@ -174,9 +174,8 @@ def config() -> None:
 
 
 def restore_commands(backup: Path) -> list[str]:
-    """Returns the commands that restore a backup, as in docs/operations/backup.md.
-
-    They restore a copy of it, so that the backup can be restored again."""
+    """Returns the commands that restore a backup, as in docs/operations/backup.md. The commands
+    start the broker on a copy of the backup, so that the backup can be restored again."""
     copy = f"{backup}.restored"
     setting = f"LONGSHORE_DATA_DIR={shlex.quote(copy)}"
     return [
@@ -187,7 +186,8 @@ def restore_commands(backup: Path) -> list[str]:
 
 @contextmanager
 def report_interruption(target: Path) -> Iterator[None]:
-    """Makes an interrupted backup (Ctrl-C, SIGTERM) exit with one line that says what is left."""
+    """Makes an interrupted backup (Ctrl-C, SIGTERM) exit with one line that says which incomplete
+    folder to delete."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -200,8 +200,8 @@ def report_interruption(target: Path) -> Iterator[None]:
 
 
 def direct_dsn(settings: "Settings", dsn: str) -> str:
-    """Returns a DSN for migrations. It bypasses a connection pooler, because migrations hold a
-    session-level lock."""
+    """Returns the DSN for migrations, which bypasses a connection pooler. A migration holds a
+    session-level lock, which a pooler in transaction mode does not support."""
     return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 

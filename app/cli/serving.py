@@ -1,4 +1,4 @@
-"""The parts of `serve` around the server: checks before it, banner, log lines, signals."""
+"""The parts of the command `serve`: check for API keys, banner, last log line, signals."""
 
 import signal
 import sys
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
-    """Exits if there are no API keys and the address is reachable from other machines.
+    """Exits if other machines can reach the broker and no API key exists, unless the settings allow
+    anonymous callers.
 
     Does not exit if the database is unreachable: the broker rejects all requests until it has read
     the keys."""
@@ -78,7 +79,8 @@ def run(settings: "Settings", dsn: str, listener: "socket", on_stopped: "Stopped
 
 
 def print_banner(base: str, location: str) -> None:
-    """Prints a banner if stderr is a terminal. A log pipeline reads the line `broker started`."""
+    """Prints a banner if stderr is a terminal. Otherwise a log pipeline may read stderr, and finds
+    the same in the log line `broker started`."""
     if not sys.stderr.isatty():
         return
     print(
@@ -97,7 +99,8 @@ Try:
 def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
     """Writes the last log line of a broker, after everything has ended, including Postgres.
 
-    Yields a function that adds fields to this line. A broker that stops before it serves adds none.
+    Yields a function that adds fields to the line. The server calls it; it does not if the broker
+    stops before it serves.
     """
     from app import RELEASE
     from app.log import log
@@ -112,9 +115,9 @@ def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
 
 
 def exit_on_signals() -> None:
-    """Makes SIGTERM and SIGINT raise SystemExit, which unwinds the context managers.
-
-    uvicorn sends the signal again after its shutdown. So the embedded Postgres is stopped, too."""
+    """Makes SIGTERM and SIGINT raise SystemExit, so that the context managers of `serve` stop the
+    embedded Postgres. This works while uvicorn runs, too: it sends the signal again after its
+    shutdown."""
 
     def exit_process(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)

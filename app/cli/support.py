@@ -1,4 +1,5 @@
-"""What the commands share: load settings, find the database, exit with a readable error."""
+"""Functions that the commands share: load settings, find the database, exit with one line for an
+error."""
 
 import shlex
 import shutil
@@ -76,7 +77,8 @@ def explain_setting(error: Mapping[str, Any]) -> str:
 
 
 def warn(message: str) -> None:
-    """Writes one line for the operator. `serve` writes a log line, unless stderr is a terminal."""
+    """Writes a warning for the operator to stderr. `serve` writes it as a log line, unless stderr
+    is a terminal."""
     if failures_are_logged.get():
         from app.log import log
 
@@ -98,9 +100,9 @@ def display(value: object) -> str:
 
 
 def redact(secret: str) -> str:
-    """Replaces the password in a DSN. Replaces any other secret completely.
+    """Replaces the password in a DSN by `***`. Replaces a secret that is not a DSN completely.
 
-    The password may be in the user part of the URL or in its parameters."""
+    The password may be in the user part of the DSN or in its parameters."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -116,7 +118,7 @@ def redact(secret: str) -> str:
 def database(settings: "Settings", *, shared: bool = False, existing: bool = False) -> Iterator[str]:
     """Yields the DSN of the database. The embedded Postgres runs while the context is open.
 
-    - `shared`: the command may use the embedded Postgres of a running broker.
+    - `shared`: if a broker is running, uses its embedded Postgres and does not start one.
     - `existing`: exits if there is no database, because the folder's name may be mistyped."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
@@ -191,7 +193,8 @@ def upgrade(dsn: str) -> "UpgradeResult":
 
 
 def validate(kind: type[T], fields: dict[str, object]) -> T:
-    """Decodes fields into a model as the API does. Exits with the API's error texts if invalid."""
+    """Decodes fields into a model, as the API does. If they are invalid, exits with the error texts
+    of the API."""
     import msgspec
 
     from app.errors import ValidationFailed
@@ -206,9 +209,8 @@ def validate(kind: type[T], fields: dict[str, object]) -> T:
 
 
 def command_line(*arguments: str) -> str:
-    """Returns a command line of this program for the operator's shell.
-
-    It contains the path of this interpreter if `python` is another one in that shell."""
+    """Returns a command line of this program that the operator can run in a shell. If `python`
+    is not this interpreter there, the command line begins with the path of this interpreter."""
     python, folder = Path(sys.executable), Path.cwd()
     on_path = shutil.which("python") == str(python)
     interpreter = "python" if on_path else str(python.relative_to(folder) if python.is_relative_to(folder) else python)
@@ -221,9 +223,9 @@ def embedded_folder(settings: "Settings") -> Path:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Exits with one line for an error that an operator can fix, and with a traceback for a bug.
-
-    Operators can fix a missing database, a data folder that another broker uses, or a port in use."""
+    """Turns an error that an operator can fix into an exit with one line. Examples are a missing
+    database, a data folder that another broker uses, and a port in use. Any other error is a bug,
+    and keeps its traceback."""
     from app.db.embedded.server import EmbeddedError
 
     try:
@@ -237,10 +239,9 @@ def exit_on_error() -> Iterator[None]:
 
 
 def is_database_error(error: Exception) -> bool:
-    """Returns whether a database error is one that the operator can fix, and not a wrong statement.
-
-    The operator can fix: no connection, no access, no such database, no disk space or memory, a lock
-    timeout, a DATABASE_URL that is not a valid DSN."""
+    """Whether the operator can fix the cause of a database error: no connection, no access, no such
+    database, no disk space or memory, a lock timeout, a DATABASE_URL that is not a valid DSN.
+    Otherwise a statement is wrong."""
     from asyncpg.exceptions import ClientConfigurationError
     from sqlalchemy.exc import ArgumentError
 
@@ -253,9 +254,8 @@ def is_database_error(error: Exception) -> bool:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """Writes one line for the operator and exits.
-
-    `serve` writes a log line, unless stderr is a terminal."""
+    """Writes an error for the operator to stderr, and exits. `serve` writes it as a log line,
+    unless stderr is a terminal."""
     if failures_are_logged.get():
         from app.log import log
 

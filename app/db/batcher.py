@@ -35,10 +35,12 @@ class _Call(Generic[T, R]):
 
 
 class Batcher(Generic[K, T, R]):
-    """Runs one shared statement at a time for each key, a lane. With two at a time the statements
-    were smaller, and single enqueues cost the database a quarter more.
+    """Collects concurrent calls and runs them as one statement. Only calls with the same key, which
+    is a lane, share a statement.
 
-    - A subclass implements `run_batch`, the statement.
+    - A subclass implements `run_batch`, which runs the statement.
+    - Each key has one running statement at a time. With two at a time the statements were smaller,
+      and single enqueues cost the database a quarter more.
     - A call of `max_weight` rows or more waits for no other call and runs a statement of its own.
     - A bad row fails only its own call: if the database rejects a shared statement, each call is
       retried alone.
@@ -58,12 +60,12 @@ class Batcher(Generic[K, T, R]):
         self._retries: set[asyncio.Task[None]] = set()
 
     async def run_batch(self, key: K, items: Sequence[T], /) -> Sequence[R]:
-        """Runs one statement, and returns one result for each item, in the same order."""
+        """Runs one statement for all items. Returns one result for each, in the same order."""
         raise NotImplementedError
 
     async def add(self, key: K, item: T, weight: int) -> R:
-        """Adds an item of `weight` rows to the next statement of the key. Returns its result after
-        the commit."""
+        """Adds an item of `weight` rows to the next statement of the key. Returns the item's result
+        after the statement has committed."""
         if weight >= self._max_weight:
             (result,) = await self.run_batch(key, [item])
             return result
@@ -103,7 +105,8 @@ class Batcher(Generic[K, T, R]):
 
     def _create_task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         """Creates a task with an empty context, because the calls of a batch belong to several
-        requests: what one of them has written does not concern the others.
+        requests. In the context of one request, the writes of that request (`write_outcome`) would
+        count for the others, too.
 
         The task starts at the next iteration of the event loop, so the batch includes every call
         that was read from the sockets in the same iteration.
@@ -111,7 +114,7 @@ class Batcher(Generic[K, T, R]):
         return self._loop.create_task(work, name=self._name, context=Context())
 
     async def _serve(self, key: K) -> None:
-        """Runs batches until no call of this key waits. Calls that wait when the task is cancelled
+        """Runs batches until no call of this key waits. If the task is cancelled, the waiting calls
         fail."""
         waiting = self._waiting[key]
         try:
@@ -147,8 +150,8 @@ class Batcher(Generic[K, T, R]):
             timer.cancel()
 
     def _time_out(self, key: K) -> None:
-        """Fails every call that waits for the running statement. The next call to wait starts
-        another timer."""
+        """Fails every call that waits for the running statement. The next call that has to wait
+        starts another timer."""
         del self._timers[key]
         waiting = self._waiting[key]
         _fail(waiting, DatabaseUnavailable("the previous statement on this lane is still running", "not_done"))
@@ -168,8 +171,8 @@ class Batcher(Generic[K, T, R]):
                     call.result.set_result(result)
 
     def _retry_each(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
-        """Retries each call alone. Runs them in parallel, so that the others do not wait for the
-        call that may wait for a lock again."""
+        """Retries each call alone. The retries run in parallel, because one of them may wait for
+        a row lock again, and must not delay the others."""
         for call in batch:
             task = self._create_task(self._run(key, [call]))
             self._retries.add(task)
@@ -177,8 +180,8 @@ class Batcher(Generic[K, T, R]):
 
 
 def _may_concern_one_row(error: Exception) -> bool:
-    """Whether to retry the calls one by one: the server rejected the statement, and one invalid or
-    locked row may be the cause."""
+    """Whether one invalid or locked row may have made the server reject the statement. Then each
+    call is retried alone."""
     return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 

@@ -139,8 +139,8 @@ class ConnectionPool:
 
 
 class CheckoutRegistry:
-    """All checkouts of one process, by their connections. A checkout acquires its connection
-    through this registry."""
+    """Knows which checkout holds which connection, for all checkouts of one process. A checkout
+    acquires its connection through this registry."""
 
     def __init__(self, *, pool: ConnectionPool, watchdog: Watchdog, metrics: Metrics, acquire_seconds: float) -> None:
         self.pool = pool
@@ -152,8 +152,8 @@ class CheckoutRegistry:
     async def wait_for_connection(self, *, reserved: bool) -> Connection:
         """Waits for a connection, at most `acquire_seconds`. Fails at once if the server is silent.
 
-        An idle connection needs no such check. The watchdog terminates every connection of a silent
-        server, so an idle one was opened afterwards, by a server that answered.
+        `ConnectionPool.try_acquire` needs no such check: the watchdog terminates every connection
+        to a silent server, so an idle connection leads to a server that answers.
         """
         try:
             self._watchdog.raise_if_silent()
@@ -175,10 +175,11 @@ class CheckoutRegistry:
 
 
 class Checkout:
-    """Acquires `connection` for its `with` block.
+    """Holds a connection while its `with` block runs.
 
-    A cancelled caller's connection is terminated. The driver's cancel request would also end a
-    commit's wait for its standby. That commit, on the primary only, would become visible.
+    If the caller is cancelled, the connection is terminated. The driver would send a cancel request
+    instead, which also ends a commit's wait for its standby. The commit would then be visible, but
+    on the primary only.
     """
 
     __slots__ = ("_is_unreplicated", "_registry", "_reserved", "began", "connection")
@@ -216,8 +217,9 @@ class Checkout:
             self._registry.pool.release(self.connection, reserved=self._reserved)
 
     async def _fail(self, error: BaseException) -> None:
-        """Raises the error that the caller gets. Returns if that is the original error. Terminates
-        the connection if no caller may use it again."""
+        """Raises another error in place of `error` if the schema or the database is its cause. If
+        this returns, the caller gets `error` itself. Terminates the connection if no caller may
+        use it again."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):
@@ -248,8 +250,8 @@ class Checkout:
 
 
 def _ends_connection(error: BaseException) -> bool:
-    """Whether no caller may use the connection again: its caller was cancelled, or its server has
-    become read-only."""
+    """Whether no caller may use the connection again, because its caller was cancelled or its
+    server has become read-only."""
     if not isinstance(error, Exception):
         return True
     read_only = asyncpg.ReadOnlySQLTransactionError

@@ -25,8 +25,8 @@ def datetime_from_epoch(seconds: float) -> datetime:
 class DatabaseClock:
     """Estimates the database's time from samples.
 
-    Two further clocks do not follow a jump ahead at once: retention uses `retention`, and the ends
-    of unique keys are computed with `unique_windows`.
+    Has two further clocks, which follow a jump ahead of the database's clock only after a day.
+    Retention uses `retention`; the ends of unique keys are computed with `unique_windows`.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class DatabaseClock:
         bounds the offset from both sides.
 
         The bounds are the intersection of all samples so far: a slow round trip does not move the
-        clock, and quick ones make it more accurate. If the database's clock was set, the sample
-        does not intersect, and its bounds replace the old ones.
+        clock, and quick ones make it more accurate. If the database's clock was set, the bounds of
+        the new sample do not overlap the old bounds, and replace them.
 
-        The connection is acquired before the measurement. One second of waiting for a busy pool,
-        inside the measured round trip, would move a new broker's clock by half a second.
+        The connection is acquired before the measurement. If the measured round trip included a
+        second of waiting for a busy pool, it would move a new broker's clock by half a second.
         """
         async with db.autocommit() as connection:
             before = time.monotonic()

@@ -1,11 +1,14 @@
 """Version numbers of the configuration that every process caches.
 
-A change increments a number. Every process compares the numbers several times a second while
-callers use the configuration. A NOTIFY makes it do so at once after a change.
+A change of the configuration increments its number. While callers use the configuration, every
+process reads the numbers several times a second, and reloads what has changed since it last read
+them. After a change, a NOTIFY makes it read them at once.
 
     policies   queues, job types and schedules, as operators configure them
     cooldowns  groups that are cooling down; they change more often and are quick to read
     api_keys   the keys that may call the API
+
+A check reads the numbers and reloads. The configuration of a process is fresh or stale:
 
     fresh   -> stale   the last check is older than FRESH_SECONDS, or ConfigNotified was published
     stale   -> fresh   a check has run: the periodic one, or that of a caller in `ensure_fresh`
@@ -34,9 +37,9 @@ VersionHandler = Callable[[], Awaitable[None]]
 
 
 class ConfigVersions(PeriodicService):
-    """Compares the numbers with those of the last check, and calls the handlers of those that have
-    changed, in the order in which they subscribed. The process that made the change calls its own
-    handlers, too."""
+    """Checks the version numbers. When a number has changed since the last check, calls the
+    handlers that subscribed to it, in the order in which they subscribed. The process that made
+    the change calls its own handlers, too."""
 
     def __init__(self, *, db: Database, notifier: Notifier, events: EventBus) -> None:
         super().__init__()
@@ -53,8 +56,8 @@ class ConfigVersions(PeriodicService):
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        """Runs a check if callers used the configuration lately, so that the next ones need no
-        check of their own. Otherwise runs one every IDLE_CHECK_SECONDS."""
+        """Runs a check if callers used the configuration in the last AWAKE_SECONDS, so that the
+        next callers find it fresh. Otherwise runs one every IDLE_CHECK_SECONDS."""
         now = time.monotonic()
         if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
             await self.check_now()
@@ -80,7 +83,8 @@ class ConfigVersions(PeriodicService):
 
     async def ensure_fresh(self) -> None:
         """Guarantees that the configuration is at most 250 ms old. If it is older, runs a check;
-        concurrent callers share one. A caller that joined a slow check may need a second one."""
+        concurrent callers share one. A caller that joined a slow check may need a second one,
+        because the age of the configuration counts from the beginning of a check."""
         self.record_use()
         for _ in range(2):
             if self.is_fresh:
@@ -92,7 +96,7 @@ class ConfigVersions(PeriodicService):
 
     @uses_reserved_connections
     async def _check(self) -> None:
-        """Reads the numbers, and calls the handlers of those that have changed. May use the
+        """Reads the numbers, and calls the handlers of each number that has changed. May use the
         reserved connections, because a worker that settles a job needs a valid API key."""
         began = time.monotonic()
         for row in await self._db.rows("SELECT name, number FROM config_versions ORDER BY name"):
@@ -104,19 +108,19 @@ class ConfigVersions(PeriodicService):
         self._checked_at = began
 
     async def bump(self, db: Executor, name: Name) -> None:
-        """Increments a number, in the transaction of the change. The lock of its row serializes the
-        changes."""
+        """Increments a number. Call it in the transaction that changes the configuration. The lock
+        of the number's row serializes such transactions."""
         await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:
-        """Puts a committed change into effect: here when this returns, elsewhere within
-        FRESH_SECONDS. Call it after the commit."""
+        """Puts a committed change into effect: in this process before it returns, in the others
+        within FRESH_SECONDS. Call it after the commit."""
         await self.check_now()
         self._notifier.announce_config()
 
 
 def _retrieve_exception(check: "asyncio.Future[None]") -> None:
-    """Retrieves the exception of a check. Every caller may have been cancelled, and asyncio would
-    then log an exception that was never retrieved."""
+    """Retrieves the exception of a check. If every caller that shared the check was cancelled,
+    asyncio would otherwise log an exception that was never retrieved."""
     if not check.cancelled():
         check.exception()

@@ -23,8 +23,8 @@ class Host(NamedTuple):
 
 
 def hosts(dsn: str) -> list[Host]:
-    """Returns the hosts of the DSN, in its order. The list is empty if it names none: then the
-    driver tries its defaults on this machine."""
+    """Returns the hosts of the DSN, in the order in which it names them. Returns an empty list if
+    the DSN names no host: the driver then tries its defaults on this machine."""
     parts, options = _split(dsn)
     host_list = _host_list(parts)
     if host_list:
@@ -48,8 +48,8 @@ def options(dsn: str) -> Options:
 
 
 def _split(dsn: str) -> tuple[SplitResult, Options]:
-    """Splits the URL. Rejects brackets in a list of hosts, which newer Pythons also do and older
-    ones read as one host."""
+    """Splits the URL. Rejects a list of hosts with an IPv6 address in brackets. Newer versions of
+    Python reject it, too; older ones read it as one host."""
     try:
         parts = urlsplit(dsn)
     except ValueError:  # its text may repeat the password

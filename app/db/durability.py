@@ -16,8 +16,8 @@ ServerRow = Mapping[str, str | int | None]  # the settings of a server, and coun
 
 
 def durability_failures(server: ServerRow) -> Iterator[str]:
-    """Yields the settings with which an acknowledged job can be lost. With
-    `LONGSHORE_REQUIRE_DURABLE` the broker does not use such a server."""
+    """Yields a sentence for each setting of the server with which an acknowledged job can be lost.
+    With `LONGSHORE_REQUIRE_DURABLE` the broker does not use a server with such a setting."""
     if server["fsync"] != "on":
         yield "fsync is off: a power cut loses jobs"
     if server["full_page_writes"] != "on":
@@ -29,8 +29,8 @@ def durability_failures(server: ServerRow) -> Iterator[str]:
 
 
 def durability_warnings(server: ServerRow, connections: int) -> Iterator[str]:
-    """Yields what loses no job, but what an operator should know about. `connections` is the number
-    that one broker process may open."""
+    """Yields a sentence for each problem of the server that loses no job, but that an operator
+    should know about. `connections` is the number that one broker process may open."""
     if server["data_checksums"] != "on":
         yield "data_checksums is off: a broken disk goes unnoticed"
     if server["standby_names"] and server["standbys"] == 0:

@@ -70,8 +70,8 @@ def _address(host: Host) -> str:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """Describes an error by its errno. If a host has several addresses, asyncio raises one error
-    that has the errno only in its text."""
+    """Describes an error by its errno. Also searches the text for the errno, because asyncio raises
+    one error without `errno` for a host with several addresses."""
     match = _ERRNO.search(str(error))
     number = error.errno or (int(match[1]) if match else None)
     if number == errno.ECONNREFUSED:

@@ -17,7 +17,8 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infrastructure:
-    """These dependencies, built once per process and passed to every service."""
+    """What every service needs, built once per process: settings, metrics, database, clock, ids,
+    notifier and configuration versions."""
 
     settings: Settings
     metrics: Metrics
@@ -25,7 +26,7 @@ class Infrastructure:
     read_connections: ReadConnections
     server_checks: ServerChecks
     clock: DatabaseClock
-    now: Callable[[], datetime]  # of the clock
+    now: Callable[[], datetime]  # `clock.now`
     # The time of `clock.retention`, which follows a jump ahead of the database's clock a day later.
     retention_now: Callable[[], datetime]
     job_ids: JobIdGenerator

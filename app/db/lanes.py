@@ -1,7 +1,7 @@
 """Lanes, and job ids that contain them.
 
-A lane is a shard of a queue, and the shard key of every table of jobs: `queue_id * 256 + n`. A
-job's id is a UUIDv7 that contains its lane:
+A lane is a shard of a queue, and the shard key of every table of jobs. The lanes of a queue are
+`queue_id * 256`, `queue_id * 256 + 1` and so on. A job's id is a UUIDv7 that contains its lane:
 
     bits    48            4        12       2        24    38
     field   milliseconds  version  counter  variant  lane  random
@@ -54,15 +54,16 @@ def lanes_of(queue_id: int, lanes: int) -> range:
 
 
 def queue_lock_id(queue_id: int) -> int:
-    """Returns the number of the queue lock in `lane_locks`. The queue lock protects `max_waiting`.
-    It is separate from the lane locks, so that counting does not block claims and admissions."""
+    """Returns the number of the queue lock in `lane_locks`. The queue lock makes counting the
+    waiting jobs (for `max_waiting`) and inserting atomic. It is separate from the lane locks, so
+    that counting does not block claims and admissions."""
     return -queue_id
 
 
 def caller_lock_id(name: str) -> int:
-    """Returns the number of the caller lock in `lane_locks`, below those of all queue locks. The
-    caller lock protects counting a caller's leases. Callers whose names have the same number wait
-    for each other."""
+    """Returns the number of the caller lock in `lane_locks`, below the numbers of all queue locks.
+    The caller lock makes counting the leases of a caller and claiming atomic. The number is a hash
+    of the caller's name; callers with the same hash wait for each other."""
     return -(1 << 20) - digest("caller", name).int % (1 << 20)
 
 
@@ -80,8 +81,8 @@ def _instant(milliseconds: int) -> datetime:
 
 
 def first_id_at(instant: datetime) -> UUID:
-    """Returns the lower bound of the ids of a millisecond, with which time filters can use the
-    index on ids."""
+    """Returns the lower bound of the ids of jobs that are created in the millisecond of `instant`.
+    With it, a filter by time can use the index on ids."""
     return UUID(int=max(0, _milliseconds(instant)) << 80)
 
 
@@ -104,15 +105,15 @@ def lane_of_group(group: str, lanes: int) -> int:
 
 
 def lane_of_key(key: UUID, lanes: int) -> int:
-    """Returns the lane that a key belongs to, from 0 to `lanes` - 1: the same in every process and
-    every release."""
+    """Returns the lane that a deduplication key belongs to, from 0 to `lanes` - 1. Every process
+    and every release computes the same lane."""
     return key.int % lanes
 
 
 def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, list[T]]:
-    """Groups items by the lanes of their job ids. Lanes are in ascending order, and so are the ids
-    within a lane: the lock order. Sorts by integers, because they compare ten times faster than
-    UUIDs."""
+    """Groups items by the lanes of their job ids. The lanes ascend, and so do the ids within a
+    lane, because statements lock jobs in this order. Sorts by integers, because they compare ten
+    times faster than UUIDs."""
     lanes: dict[int, list[T]] = {}
     for number, item in sorted([(job_id(item).int, item) for item in items], key=_first):
         lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(item)
@@ -121,8 +122,8 @@ def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, 
 
 async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple[int, list[UUID]]]:
     """Groups thousands of ids by lane, and lets the event loop serve other requests meanwhile.
-    Yields at most `size` ids of one lane at a time, in ascending order, which is the lock order of
-    one statement."""
+    Yields a lane with at most `size` of its ids at a time, in ascending order, because a statement
+    locks jobs in this order."""
     lanes: dict[int, list[UUID]] = {}
     async for job_id in in_slices(ids):
         lanes.setdefault(lane_of(job_id), []).append(job_id)
@@ -132,7 +133,8 @@ async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple
 
 
 class JobIdGenerator:
-    """Generates job ids. Their counter makes them ascend within a process."""
+    """Generates job ids, which ascend within a process: a counter orders the ids of the same
+    millisecond."""
 
     def __init__(self) -> None:
         self._tick = 0

@@ -50,7 +50,8 @@ class UpgradeResult(NamedTuple):
 
 def upgrade(dsn: str) -> UpgradeResult:
     """Migrates to the newest revision of this release. `alembic/env.py` acquires the migration
-    lock, and then stores the revision that it found in the attributes of the configuration."""
+    lock, reads the revision before the upgrade, and stores it in the attributes of the
+    configuration."""
     alembic_config = config(dsn)
     try:
         _with_retries(lambda: command.upgrade(alembic_config, "head"))
@@ -111,8 +112,8 @@ def run_files(revision_file: str, direction: str) -> None:
     files, which run in the order of their names: `0001_x.1_tables.up.sql`,
     `0001_x.2_functions.up.sql`.
 
-    Uses the driver's `execute`: SQLAlchemy's cursor prepares its text, and a prepared statement
-    cannot contain several statements.
+    Uses `execute` of the driver and not of SQLAlchemy, which would prepare the text of a file: a
+    prepared statement cannot contain several statements.
     """
     bind = op.get_bind()
     bind.execute(text("SELECT 1"))  # begins the transaction, which the driver's call would not
@@ -148,13 +149,13 @@ def _scripts(revision_file: str, direction: str) -> list[str]:
 
 
 def include_object(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
-    """Excludes partitions from Alembic's comparison: they are created and dropped over time, and
-    are no part of the models."""
+    """Returns False for partitions, so that Alembic does not compare them with the models: they are
+    created and dropped over time, and the models do not contain them."""
     return not (kind == "table" and (name or "").startswith("finished_jobs_"))
 
 
 def engine(dsn: str) -> AsyncEngine:
-    """Creates an engine on connections of PrimaryConnector, which uses no standby and no superseded
-    primary. SQLAlchemy itself spells some options of a DSN differently and supports no list of
-    hosts."""
+    """Creates an SQLAlchemy engine whose connections PrimaryConnector opens: it uses no standby and
+    no superseded primary. SQLAlchemy does not read the DSN, because it spells some options
+    differently and supports no list of hosts."""
     return create_async_engine("postgresql+asyncpg://", async_creator=PrimaryConnector(dsn).connect, poolclass=NullPool)

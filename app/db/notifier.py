@@ -37,8 +37,8 @@ _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
 
 class Notifier:
-    """Notifies the other processes of queues with claimable jobs and of a changed configuration,
-    and publishes their notifications as events.
+    """Notifies the other processes when a queue has claimable jobs or the configuration has
+    changed. Publishes the notifications that it receives from them as events.
 
     A notification is a list of queue ids. CONFIG_ID in it says that the configuration has changed.
     """
@@ -83,7 +83,8 @@ class Notifier:
                 await asyncio.sleep(1)
 
     def _log_lost(self, error: Exception) -> None:
-        """Logs one line per loss, however many attempts to connect fail after it."""
+        """Logs that the connection was lost: one line, however many attempts to connect fail after
+        that."""
         if not self._is_lost:
             log.warning("LISTEN/NOTIFY connection lost", detail=describe(error, self._connector.dsn))
         self._is_lost = True
@@ -108,8 +109,8 @@ class Notifier:
             connection.terminate()
 
     async def _send(self, connection: Connection) -> None:
-        """Waits for pending notifications and sends them in one NOTIFY, then pauses. Sends a
-        keepalive if there are none for KEEPALIVE_SECONDS."""
+        """Waits for pending notifications, sends them in one NOTIFY, and then pauses to limit the
+        rate of NOTIFYs. Sends a keepalive if nothing is pending for KEEPALIVE_SECONDS."""
         try:
             # Not wait_for: until Python 3.12 it loses a cancellation that arrives with the event.
             async with asyncio.timeout(KEEPALIVE_SECONDS):
@@ -136,8 +137,8 @@ class Notifier:
             self._publish(int(queue_id) if queue_id.isdigit() else None)
 
     def _publish(self, queue_id: int | None) -> None:
-        """Publishes a notification as an event. None stands for all notifications, because some may
-        have been lost."""
+        """Publishes a notification as an event. If `queue_id` is None, notifications may have been
+        lost, so it publishes that any queue or the configuration may have changed."""
         if queue_id is None or queue_id == CONFIG_ID:
             self._events.publish(ConfigNotified())
         if queue_id != CONFIG_ID:

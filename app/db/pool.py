@@ -153,18 +153,18 @@ class Database:
         self._connector.terminate()
 
     def long_statements(self) -> int:
-        """Counts the statements that have been running, or waiting for a standby, for more than
-        LONG_SECONDS. An operator should look at them."""
+        """Counts the statements and transactions that have been running, or waiting for a standby,
+        for more than LONG_SECONDS. An operator should find out why."""
         return self._checkouts.count_longer_than(LONG_SECONDS)
 
     def checkout(self) -> Checkout:
-        """Returns a checkout. Inside its `with` block it has a connection of the driver."""
+        """Returns a checkout. Its `with` block acquires a connection of the driver."""
         return Checkout(self._checkouts)
 
     def autocommit(self) -> AutocommitConnection:
-        """Returns a connection for single statements. Read the time inside its `with` block. A time
-        read before a wait for a busy pool is old: a lease could be short, or expired at
-        delivery."""
+        """Returns a connection for single statements, which its `with` block acquires. Read the
+        time inside the block, because acquiring may wait for a busy pool: with a time from before
+        the wait, a lease would be too short, or expired at delivery."""
         return AutocommitConnection(self._checkouts)
 
     @asynccontextmanager
@@ -210,8 +210,8 @@ class Database:
 
 
 def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Lets a call use the reserved connections, which claims and enqueues cannot use up. Decorates
-    calls that end a lease or keep it alive."""
+    """Decorates a function that ends leases or keeps them alive. It may use the reserved
+    connections, which claims and enqueues cannot use up."""
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -225,8 +225,9 @@ def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Co
 
 
 def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Repeats a call once if Postgres rolled back its transaction because of a deadlock or a
-    serialization failure. The first try must not change the arguments of the call."""
+    """Decorates a function that runs a transaction. Calls it once more if Postgres rolled back the
+    transaction because of a deadlock or a serialization failure. The function must not change its
+    arguments."""
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -241,9 +242,9 @@ def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Corouti
 
 
 async def for_each(items: Iterable[S], action: Callable[[S], Awaitable[T]]) -> list[T]:
-    """Runs the action for every item, one after the other, and returns the results. Continues if
-    the database is unavailable for one of them, for example because another transaction has locked
-    its row, and raises the last such failure at the end."""
+    """Runs the action for every item, one after the other, and returns the results. An item may
+    fail with DatabaseUnavailable, for example because another transaction has locked its row. Then
+    the others still run, and the last such failure is raised at the end."""
     results: list[T] = []
     failure: DatabaseUnavailable | None = None
     async for item in in_slices(list(items)):

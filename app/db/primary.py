@@ -8,9 +8,9 @@ replaced.
     otherwise                        used
 
 The process remembers the highest WAL timeline that it has seen of each cluster. A server below it
-was replaced and does not know it yet. A call that finds an unusable server fails with a 503
-`not_done`; if the DSN names several hosts, the best of them is used instead. A process that has
-just started knows no timeline, so it connects to all hosts first. See
+was replaced and does not know it yet. If the DSN names several hosts, the process uses the one with
+the highest timeline; a call that finds only unusable servers fails with a 503 `not_done`. A process
+that has just started knows no timeline, so it connects to all hosts first. See
 docs/reliability/rules.md#r10.
 """
 
@@ -76,8 +76,8 @@ class PrimaryConnector:
         self._tls: dict[str, Any] = tls.options(dsn)
 
     async def connect(self, **options: Any) -> Connection:
-        """Connects to the host of the last connection. If that fails, connects to all hosts and
-        uses the one with the highest timeline."""
+        """Opens a connection to the host of the last connection. If that fails, connects to all
+        hosts and uses the one with the highest timeline."""
         if not self._hosts:
             return (await self._connect(None, options))[0]
         if (last_host := self._last_host) is not None:
@@ -91,18 +91,18 @@ class PrimaryConnector:
         return await self._connect_to_best(options)
 
     async def probe_other_hosts(self) -> None:
-        """Connects to the other hosts, because the host in use may not know that another one was
-        promoted. A promotion terminates the connections to the host in use."""
+        """Connects to the other hosts to find out whether one of them was promoted, because the
+        host in use may not know it. If so, terminates the connections to the host in use."""
         for host in self._hosts:
             if host != self._last_host:
                 with suppress(*UNREACHABLE):
                     (await self._connect(host, {}))[0].terminate()
 
     def terminate(self, *, below: ServerIdentity | None = None) -> None:
-        """Terminates all connections or, with `below`, those to lower timelines of its cluster. The
-        outcome of their statements is `unknown`. No cancel request is sent: it would also end a
-        commit's wait for its standby, and that commit, on this server only, would become
-        visible."""
+        """Terminates all connections or, with `below`, only those to servers of the same cluster
+        with a lower timeline. The outcome of their statements is `unknown`. Sends no cancel
+        request: it would also end a commit's wait for its standby, and that commit, on this
+        server only, would become visible."""
         for connection, identity in list(self._open.items()):
             if below is None or (identity.cluster == below.cluster and identity.timeline < below.timeline):
                 connection.terminate()
@@ -125,7 +125,8 @@ class PrimaryConnector:
         return best.result()[0]
 
     async def _connect(self, host: Host | None, options: dict[str, Any]) -> tuple[Connection, ServerIdentity]:
-        """Connects to one of several hosts, or (None) as the DSN says, and checks the server."""
+        """Connects to a server and checks it. Returns the connection and the server's identity.
+        `host` is one of several hosts, or None if the DSN names at most one."""
         address: dict[str, Any] = host._asdict() | {"timeout": self._host_seconds} if host else {}
         connection: Connection = await asyncpg.connect(self.dsn, **(options | address | self._tls))
         try:
@@ -138,8 +139,8 @@ class PrimaryConnector:
         return connection, identity
 
     def _check(self, server: Record) -> ServerIdentity:
-        """Raises UnusableServer if the broker must not use the server. Otherwise returns its
-        identity, and terminates the connections to lower timelines of its cluster."""
+        """Raises UnusableServer if the broker must not use the server. Otherwise terminates the
+        connections to servers of its cluster with a lower timeline, and returns its identity."""
         if server["in_recovery"]:
             raise UnusableServer("the server is a standby: it accepts no writes")
         if self._durable and (failures := list(durability_failures(dict(server)))):
@@ -157,8 +158,9 @@ class PrimaryConnector:
 
 
 async def _identify(connection: Connection) -> Record:
-    """Reads the role, the timeline and the durability settings of a server. If a provider hides its
-    WAL, the timeline is 0, and standby and primary can still be distinguished."""
+    """Reads from a server whether it is a standby, its cluster, its timeline and its durability
+    settings. If a provider hides the WAL functions, cluster and timeline are 0: a standby is still
+    recognized, a superseded primary is not."""
     try:
         server = await connection.fetchrow(_IDENTIFY)
     except _WAL_HIDDEN:
@@ -168,13 +170,14 @@ async def _identify(connection: Connection) -> Record:
 
 
 def _best_explanation(errors: Sequence[BaseException]) -> BaseException:
-    """Chooses the error to report for all hosts. That a server is unusable says more than that
-    another host could not be reached."""
+    """Chooses the error to report if no host can be used. Prefers an UnusableServer, because it
+    says more than that another host could not be reached."""
     return next((error for error in errors if isinstance(error, UnusableServer)), errors[0])
 
 
 def _discard(attempts: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]"]) -> None:
-    """Cancels running attempts, and terminates the connections of the others."""
+    """Discards attempts to connect: cancels those that are running, and terminates the connections
+    of those that have succeeded."""
     for attempt in attempts:
         if not attempt.done():
             attempt.cancel()

@@ -19,7 +19,8 @@ from app.settings import Settings
 
 
 class ReadConnections:
-    """Runs each statement in a read-only transaction of its own."""
+    """Runs reads on a limited share of the connections, each in a read-only transaction of its own
+    with a time limit."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self._db = db
@@ -31,8 +32,8 @@ class ReadConnections:
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
         """Reads the rows in parts: the driver decodes a part in one go, and the event loop serves
-        other requests between the parts. Behind a pooler it reads them at once, because another
-        client may use the name of the cursor's statement."""
+        other requests between the parts. Behind a pooler it reads all rows at once: a cursor needs
+        a named statement, and another client of the pooler may use the same name."""
         async with self._transaction() as transaction:
             return await (transaction.rows if self._has_pooler else transaction.rows_in_parts)(sql, *args)
 
@@ -46,8 +47,8 @@ class ReadConnections:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
-        """Runs a read-only transaction. Waits, at most `acquire_timeout_seconds`, until fewer of
-        them than the limit are running."""
+        """Runs a read-only transaction. If `read_connections` of them are running, waits until one
+        has ended, at most `acquire_timeout_seconds`."""
         await self._wait_for_slot()
         try:
             async with self._db.read_only_transaction(self._begin) as transaction:

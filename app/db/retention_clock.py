@@ -6,17 +6,18 @@ of the last day.
 
     sample                    what this clock does
     ------                    --------------------
-    steady, or ahead by less  shows the database's time, because with a lag a unique key for ten
-    than five minutes         seconds could last a minute
+    steady, or ahead by less  shows the database's time; if it lagged by a minute, a unique key for
+    than five minutes         ten seconds would last a minute
     jump ahead                keeps its pace, and follows when the last sample from before the jump
                               is a day old
-    jump back                 follows at once: no row becomes older by it
+    jump back                 follows at once, because that makes no row older
     back to the right time    like a jump ahead: rows written in the meantime have early timestamps,
                               and are kept for another day
 
-The first sample is the broker's own wall clock, so a broker that starts during a jump is safe, too.
-If the wall clock is the wrong one, retention is delayed by a day. Unique keys with `for_seconds`
-use such a clock without the wall-clock sample, because a key that lasts too long rejects work.
+The first sample is the broker's own wall clock, so a broker that starts while the database's clock
+is ahead is safe, too. If the wall clock is the wrong one, retention is delayed by a day. Unique
+keys with `for_seconds` use such a clock without the wall-clock sample, because a key that lasts too
+long rejects work.
 """
 
 import time
@@ -38,18 +39,18 @@ def _since_boot() -> float:
 
 
 class _Sample(NamedTuple):
-    """The difference between a clock and the monotonic clock. `observed_at`, of the monotonic
-    clock, is when it was last observed."""
+    """The difference between the observed clock and the monotonic clock, and when it was last
+    observed, by the monotonic clock."""
 
     observed_at: float
     offset: float
 
 
 class RetentionClock:
-    """A clock that follows the observed clock, except for jumps ahead.
+    """Follows the observed clock, but a jump ahead only after JUMP_ACCEPTED_AFTER.
 
-    The first sample is that of `wall`. Without `wall` the first sample is the first that is
-    observed, and a wrong clock of the broker's machine has no effect.
+    Takes its first sample from `wall`, the clock of the broker's machine. If `wall` is None, that
+    clock has no effect, and the first call of `observe` supplies the first sample.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class RetentionClock:
             self.observe(wall())
 
     def observe(self, instant: float) -> None:
-        """Takes a sample: the observed clock shows `instant` now, in seconds since 1970."""
+        """Records a sample: `instant` is what the observed clock shows now, in seconds since
+        1970."""
         observed_at = self._monotonic()
         offset = self._latest = instant - observed_at
         while self._samples and self._samples[-1].offset > offset:
@@ -79,7 +81,7 @@ class RetentionClock:
         return datetime.fromtimestamp(self._monotonic() + self._latest - self.lag(), UTC)
 
     def lag(self) -> float:
-        """Returns by how many seconds the last sample is ahead of this clock; 0 if by less than
-        JUMP."""
+        """Returns by how many seconds this clock is behind the observed clock. Returns 0 for less
+        than JUMP."""
         lag = self._latest - self._samples[0].offset
         return lag if lag >= JUMP else 0.0

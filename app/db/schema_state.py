@@ -17,8 +17,8 @@ MISMATCHES = (
 
 
 def schema_problem(revision: str | None) -> str | None:
-    """Says why this release cannot work with a revision; returns None if it can. A newer revision
-    is fine, because migrations run before the release is deployed."""
+    """Says why this release cannot work with a revision of the schema. Returns None if it can. It
+    can work with a newer one, because migrations run before the release is deployed."""
     if revision not in older_than_head():
         return None
     state = f"the schema is at {revision}" if revision else "the database has no schema yet"
@@ -26,8 +26,8 @@ def schema_problem(revision: str | None) -> str | None:
 
 
 async def explain(connection: Connection, error: asyncpg.PostgresError) -> str | None:
-    """Says, for the caller, why a statement failed with one of MISMATCHES. Returns None if the
-    schema is not the cause."""
+    """Explains, in a text for the caller, why a statement failed with an error of MISMATCHES:
+    a missing table, column, function or privilege. Returns None if the schema is not the cause."""
     message = error.args[0] if error.args else type(error).__name__
     try:
         role, revision = await connection.fetchval("SELECT current_user"), await _revision(connection)

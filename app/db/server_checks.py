@@ -60,7 +60,8 @@ class ServerChecks(PeriodicService):
             self._db.terminate()
 
     def _record(self, reasons: list[str]) -> None:
-        """Stores why the server is degraded, if it is. Logs new reasons."""
+        """Stores the reasons why the server is degraded, if there are any. Logs them if they differ
+        from those of the last run."""
         if reasons and reasons != self._reasons:
             log.warning("database degraded", reasons=reasons)
         self._reasons = reasons

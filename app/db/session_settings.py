@@ -1,6 +1,6 @@
 """The settings of every database session.
 
-A transaction pooler cannot pass them on. Behind one, an operator must set them for the role.
+A transaction pooler cannot pass them on. Behind one, an operator must set them with ALTER ROLE.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,14 +54,15 @@ NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
 
 def missing_settings(actual: Sequence[str]) -> Iterator[str]:
-    """Compares the values of a session, in the order of NEEDED, with NEEDED. Yields a text that
-    names the settings that differ, which means that a pooler did not pass them on."""
+    """Compares the values of a session with those of NEEDED, which has the same order. If settings
+    differ, a pooler did not pass them on: yields one sentence that names them."""
     missing = [f"{name}={value}" for (name, value), found in zip(NEEDED.items(), actual, strict=True) if found != value]
     if missing:
         yield f"the pooler does not pass on session settings; set them with ALTER ROLE: {' '.join(missing)}"
 
 
 def session_parameters(*, has_pooler: bool) -> dict[str, str]:
-    """Returns the parameters for the start of a connection. A later SET would stay in a session
-    that the pooler lends to other clients."""
+    """Returns the settings that are sent when a connection is opened. Behind a pooler these are
+    only the two that poolers pass on. The broker does not use SET either, because it would stay in
+    a session that the pooler lends to other clients."""
     return dict(_PASSED_BY_POOLERS) if has_pooler else {**_PASSED_BY_POOLERS, **_PLANS, **_LIMITS, **_KEEPALIVES}

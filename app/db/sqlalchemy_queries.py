@@ -18,8 +18,8 @@ MAX_COMPILED = 1000  # queries kept for each decorated function
 
 
 class CompiledQuery(NamedTuple):
-    """The text of a query, the names of its parameters in their order, and the values of those that
-    SQLAlchemy has set."""
+    """The text of a query and the names of its parameters, in their order. `constants` has the
+    values of the parameters that SQLAlchemy set when it compiled the query."""
 
     text: str
     names: Sequence[str]

@@ -29,7 +29,8 @@ OTHER_HOSTS_SECONDS = 3.0
 
 
 class Watchdog:
-    """Watches the server on which the pool of one process runs its statements."""
+    """Probes the server on which the pool of one process runs its statements, and terminates all
+    connections if it is silent."""
 
     def __init__(self, connector: PrimaryConnector, silent_seconds: float) -> None:
         self._connector = connector
@@ -48,8 +49,8 @@ class Watchdog:
             raise UnusableServer(_explain(self._failure)) from self._failure
 
     async def run(self) -> None:
-        """Probes the server and the other hosts, forever. Does so concurrently, because another
-        host that hangs must not delay the next probe of the server."""
+        """Probes the server and, concurrently, the other hosts of the DSN, forever. Another host
+        that hangs must not delay the next probe of the server."""
         try:
             await asyncio.gather(self._probe_server(), self._probe_other_hosts())
         finally:
@@ -130,8 +131,9 @@ def _explain(failure: Exception | None) -> str:
 
 
 def _is_reply(error: Exception) -> bool:
-    """Whether the error came from the server. A server that rejects connections (it is full, or
-    starting) or is unusable (a standby) is not silent: calls still try it, and report its error."""
+    """Whether the server sent the error, and is therefore not silent. A server that rejects
+    connections (it is full, or starting) or is unusable (a standby) has replied: calls still try
+    it, and report its error."""
     if isinstance(error, asyncpg.PostgresConnectionError):
         return False
     return isinstance(error, asyncpg.PostgresError | UnusableServer)

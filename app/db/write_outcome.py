@@ -54,8 +54,8 @@ _UNREPORTED = (
 )
 
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
-# Whether this request may have written anything. Each request is a task of its own. After that, a
-# failed call of this request is `unknown`, never `not_done`.
+# Whether this request may have written anything. Each request is a task of its own, and so has a
+# value of its own. Once it is True, a failed call of the request is `unknown`, never `not_done`.
 _written: ContextVar[bool] = ContextVar("written", default=False)
 
 
@@ -69,7 +69,8 @@ class NotReplicated(ConnectionError):
 
 
 def reset_written() -> None:
-    """Forgets earlier writes. A task that serves several requests calls it before each."""
+    """Forgets earlier writes. A task that serves several requests calls this before each
+    request."""
     _written.set(False)
 
 
@@ -78,24 +79,31 @@ def has_written() -> bool:
 
 
 def mark_written(sql: str | None = None) -> None:
-    """Records that this request has written: in a transaction (None), or by the statement `sql` if
-    it writes."""
+    """Records that this request has written. If `sql` is passed, does so only if that statement
+    writes; without it, a transaction has committed."""
     if sql is None or _writes(sql):
         _written.set(True)
 
 
 def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> None:
-    """Raises DatabaseUnavailable if the error means that. Its outcome is `not_done` if the server
-    reported that it did nothing, otherwise `outcome`: pass `not_done` before anything was sent,
-    `unknown` afterwards. After an earlier write of the request it is always `unknown`."""
+    """Raises DatabaseUnavailable if `error` means that the database is unavailable. Otherwise
+    returns, because the statement is the cause.
+
+    The outcome of the exception is the first that applies:
+
+    - `unknown` if an earlier statement of the request has written
+    - `not_done` if the server reported that it did nothing
+    - `outcome`: pass `not_done` before anything was sent, `unknown` afterwards
+    """
     reported = _outcome(error, outcome)
     if reported is not None:
         raise _unavailable(metrics, error, reported) from error
 
 
 def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
-    """Returns the outcome that the error means, which is `unreported` if the server reported
-    nothing. Returns None if the database is available, and the statement is the cause."""
+    """Returns the write outcome of the failed statement: `unreported` if the server reported
+    nothing, `not_done` if it reported that it did nothing. Returns None if the database is
+    available, and the statement is the cause."""
     if isinstance(error, _UNREPORTED):
         return unreported
     if isinstance(error, SchemaMismatch):
@@ -119,7 +127,8 @@ def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> Databa
 
 
 def _detail(error: Exception) -> str:
-    """The `detail` of the 503. It names no host and no address, because any caller may see it."""
+    """Returns the `detail` of the 503, which names no host and no address, because any caller may
+    see it."""
     if isinstance(error, UnusableServer | NotReplicated | SchemaMismatch):
         return str(error)
     return describe(error)

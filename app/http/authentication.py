@@ -13,7 +13,8 @@ from app.settings import is_loopback
 
 class Authenticator(Protocol):
     async def authenticate(self, authorization: str | None) -> Caller:
-        """Returns the caller. Raises Unauthenticated without a valid key, RateLimited over quota."""
+        """Returns the caller. Raises Unauthenticated if the header has no valid key, or RateLimited
+        if the caller exceeds its quota."""
         ...
 
 
@@ -24,11 +25,11 @@ class PathAccess(Protocol):
 
 
 def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
-    """Returns a dependency of a route, which authenticates the caller and checks its access.
+    """Returns a dependency for a route, which authenticates the caller and checks its access.
 
-    The key needs one of the scopes, access to what the path names, and if `all_queues`, access to
-    all queues. The check runs before the body is read, and before a large body has arrived: the
-    broker does no work on the body of an unauthenticated caller.
+    The key needs one of the scopes and access to the job or queue that the path names; with
+    `all_queues` it needs access to all queues. The check runs before the body is read, and before a
+    large body has arrived: the broker does no work on the body of an unauthenticated caller.
     """
 
     async def check_access(request: Request) -> None:
@@ -53,8 +54,8 @@ def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
 def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:
     """Rejects requests that a browser sends for a page of another site.
 
-    Without API keys, a page of another site in a browser on this machine could call the broker on
-    behalf of its user. With DNS rebinding the page's own host name resolves to the broker, so the
+    Otherwise any page that a browser on this machine shows could call a broker without API keys, on
+    behalf of the user. With DNS rebinding the page's own host name resolves to the broker, so the
     Host header is checked, too.
     """
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
@@ -71,10 +72,10 @@ def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> No
 
 
 def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sent the request, by headers that a page cannot remove.
+    """Whether a browser sent the request. Decides by headers that a page cannot remove.
 
-    Only a browser's requests are checked: other programs on this machine may use any host name for
-    the broker.
+    Only requests of browsers are checked, because other programs on this machine may use any host
+    name for the broker.
     """
     return b"origin" in headers or b"sec-fetch-site" in headers or b"mozilla" in headers.get(b"user-agent", b"").lower()
 

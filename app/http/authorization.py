@@ -39,13 +39,14 @@ class Grant(NamedTuple):
 
 
 def expand_scopes(text: str) -> list[str]:
-    """Replaces `admin` by the four scopes: `admin:email.*` is all of them, for these queues."""
+    """Replaces `admin` by the four scopes, with the same pattern: `admin:email.*` by
+    `enqueue:email.*`, `work:email.*` and so on."""
     name, colon, pattern = text.partition(":")
     return [f"{scope}{colon}{pattern}" for scope in KeyScope] if name == ADMIN else [text]
 
 
 def is_admin(scopes: Iterable[str]) -> bool:
-    """Whether a key with these scopes may manage all queues, and therefore create other keys."""
+    """Whether a key with these scopes may manage all queues, and therefore create any key."""
     return Grant(KeyScope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expand_scopes(text)]
 
 
@@ -55,7 +56,8 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one request may access: the queues for which its key has a scope of the route.
+    """What one request may access: the queues for which its key has one of the scopes that the
+    route requires.
 
     `has_key_ended` returns whether the key has been revoked or has expired.
     """
@@ -83,7 +85,8 @@ class Access:
 
     @property
     def regex(self) -> str | None:
-        """A regular expression for SQL that matches the accessible queues; None for all queues."""
+        """A regular expression for SQL that matches the names of accessible queues. None if all
+        queues are accessible."""
         return (
             None
             if self.all_queues
@@ -102,9 +105,10 @@ def _escape(pattern: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _regex(pattern: str) -> "re.Pattern[str]":
-    """Compiles a pattern. Each star but the last is a lazy atomic group, which does not backtrack.
+    """Compiles a pattern. Each star but the last becomes a lazy atomic group, which does not
+    backtrack.
 
-    With `.*` for each star, `*a*a*a*a*a*a*b` took 7 s to find that it does not match 60 times `a`.
+    With `.*` for each star, matching `*a*a*a*a*a*a*b` against 60 times `a` took 7 s to fail.
     """
     before, star, after = _escape(pattern).rpartition("*")
     first, *others = before.split("*")
@@ -125,7 +129,8 @@ class Caller:
     _access_by_scopes: dict[frozenset[KeyScope], Access | None] = field(default_factory=dict, repr=False, compare=False)
 
     def access_for(self, scopes: frozenset[KeyScope]) -> Access | None:
-        """Returns the access that any of these scopes gives; None if the caller has none of them."""
+        """Returns what the caller may access with any of these scopes. Returns None if it has none
+        of them."""
         if scopes not in self._access_by_scopes:
             self._access_by_scopes[scopes] = self._access(scopes)
         return self._access_by_scopes[scopes]

@@ -1,9 +1,9 @@
 """Finds all errors in a body that msgspec has rejected, by reading it again member by member.
 
 msgspec stops at the first error, words it for Python programmers, and rejects 60.0 as an integer,
-which JSON Schema accepts. This walk finds every error, words it for callers, and replaces integral
-floats by integers. It runs only for rejected bodies, and visits a bounded number of values. Free
-JSON (`Raw`) is passed on as the bytes that were sent.
+which JSON Schema accepts. `BodyErrors` walks through all values, finds every error, words it for
+callers, and replaces integral floats by integers. The walk runs only for rejected bodies, and
+visits a bounded number of values. Free JSON (`Raw`) is passed on as the bytes that were sent.
 """
 
 import re
@@ -46,10 +46,10 @@ class BodyErrors:
     """Walks through one body, counts its errors and keeps the first MAX_FAULTS of them."""
 
     def __init__(self, others: Container[str] = (), *, suggest: bool = True, null_hint: str = "") -> None:
-        """`others`: names of members that are no error although the model has no such field.
+        """`others`: names of members that are accepted although the model has no such field.
 
-        `suggest`: the error for an unknown field names the most similar one. `null_hint` is added to
-        the error for a null.
+        `suggest`: the error for an unknown field names the most similar field of the model.
+        `null_hint` is added to the error for a null.
         """
         self.count = 0
         self.faults: list[Fault] = []
@@ -60,7 +60,8 @@ class BodyErrors:
         self._values_left = MAX_VALUES
 
     def walk(self, kind: inspect.Type, raw: bytes | Raw, pointer: str) -> Any:
-        """Checks a value against its type. Returns it with integral floats replaced by integers.
+        """Checks a value and the values in it against a type, and collects the errors. Returns the
+        value with integral floats replaced by integers.
 
         Use the result only if `count` is 0 at the end of the walk.
         """
@@ -168,9 +169,9 @@ def unknown_field_detail(name: str, known: Iterable[str]) -> str:
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
-    """Returns the type without its metadata, and its rule: for errors, what a valid value is.
+    """Returns the type without its metadata, and the text with which errors describe a valid value.
 
-    The rule of `Name` is NAME_RULE. Most types have none.
+    For `Name` that text is NAME_RULE. Most types have none.
     """
     if isinstance(kind, inspect.Metadata):
         return kind.type, (kind.extra or {}).get("rule")
@@ -178,7 +179,8 @@ def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
 
 
 def _violation(kind: inspect.Type, value: object) -> str | None:
-    """Says how the value violates the type: the predicate of a sentence. None if it does not."""
+    """Says how the value violates the type, without a subject: "must be a string, not a number".
+    Returns None if the value is valid."""
     match kind:
         case inspect.IntType():
             return (
@@ -208,10 +210,8 @@ def _violation(kind: inspect.Type, value: object) -> str | None:
 
 
 def _describe(value: object) -> str:
-    """Describes a wrong value by its type.
-
-    A float is described by its value, as in "must be an integer, not 60.5".
-    """
+    """Describes a value of a wrong type: returns the name of its type ("a string"), but for a float
+    its value, as in "must be an integer, not 60.5"."""
     return repr(value) if type(value) is float else _NAMES[type(value)]
 
 

@@ -4,11 +4,11 @@
     connection -> Dispatcher -> ASGI -> framework -> function   all others
 
 A fast route bypasses ASGI, the framework's routing, its middleware and its dependency solver. Its
-function, parameters, errors and OpenAPI entry are like those of any other route. A request with a
-query string takes the framework's path to the same function.
+function, parameters, errors and OpenAPI entry are like those of any other route. For a request with
+a query string, the framework calls the same function.
 
-On both paths one synchronous function resolves each parameter of the function. A service is a
-parameter too: `Annotated[EnqueueService, service("enqueuer")]`.
+Either way a synchronous function, the resolver, gets each parameter from the request. Services are
+parameters, too: `Annotated[EnqueueService, service("enqueuer")]`.
 """
 
 import asyncio
@@ -53,9 +53,10 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 @dataclass(frozen=True)
 class Resolver(Depends):
-    """A parameter. Fast routes call `resolve`; the framework awaits `dependency`, which calls it.
+    """Gets one parameter of a route's function from the request.
 
-    `dependency` is a coroutine function, because the framework runs plain functions in a thread.
+    Fast routes call `resolve`. The framework awaits `dependency`, which calls `resolve`: it is a
+    coroutine function, because the framework runs plain functions in a thread.
     """
 
     resolve: Resolve = field(kw_only=True)
@@ -69,7 +70,8 @@ def resolver(resolve: Resolve) -> Resolver:
 
 
 def service(name: str) -> Any:
-    """A parameter: the service with this name in `app.broker.Broker`."""
+    """Declares a parameter of a route's function: the service with this name in
+    `app.broker.Broker`."""
     return resolver(lambda request: getattr(request.app.state.broker, name))
 
 
@@ -107,7 +109,8 @@ class FastRoute(APIRoute):
         return self.handle_request
 
     async def handle_request(self, request: Request) -> Response:
-        """Calls the function. Checks the head before it reads the body, which may not have arrived."""
+        """Calls the function with its parameters. Checks the head of the request before it waits
+        for the body, which may not have arrived."""
         await self._check_access(request)
         if request.scope["query_string"]:
             await self._check_query(request)
@@ -143,9 +146,8 @@ class Dispatcher:
         self._timers: dict[tuple[str, int], Histogram] = {}
 
     def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Handles a request by its fast route. Passes a request without a fast route, or with a query
-        string, to the framework.
-        """
+        """Handles a request by its fast route. The framework handles a request that has none, or
+        that has a query string."""
         route = self._find_route(scope)
         if route is None:
             return call_asgi(self._call_framework, scope, exchange)
@@ -180,10 +182,11 @@ class Dispatcher:
         self._record(scope, id, route.name, response.status_code, started)
 
     async def _call_framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Calls the framework, and adds what `_call_route` adds to a fast route.
+        """Calls the framework. Like `_call_route`, adds a request id and a header, renders errors
+        and records how the request ended.
 
-        This is plain ASGI around the framework and all its middleware. A handler that is wrapped by
-        BaseHTTPMiddleware would not be notified that its client has disconnected.
+        This is plain ASGI around the framework and all its middleware. Starlette's
+        BaseHTTPMiddleware would hide from a handler that its client has disconnected.
         """
         started = time.perf_counter()
         id = _assign_id(scope)
@@ -207,7 +210,8 @@ class Dispatcher:
             self._record(scope, id, getattr(routed_scope.get("route"), "name", "unknown"), status, started)
 
     def _record(self, scope: Scope, id: str, route: str, status: int, started: float) -> None:
-        """Observes the duration. Logs server errors, and at log level DEBUG every request."""
+        """Adds the duration of a request to the metrics. Logs the request if it ended with a server
+        error, or if the log level is DEBUG."""
         seconds = time.perf_counter() - started
         timer = self._timers.get((route, status // 100))
         if timer is None:
@@ -220,7 +224,8 @@ class Dispatcher:
 
 
 def _assign_id(scope: Scope) -> str:
-    """Stores a request id in the scope: the client's if it is safe to log, or else a random one."""
+    """Stores a request id in the scope, and returns it: the client's X-Request-Id if it is safe to
+    log, otherwise a random one."""
     sent = get_header(scope, b"x-request-id")
     id = sent if sent is not None and _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"
     scope["state"]["request_id"] = id

@@ -52,10 +52,10 @@ PAGE = """<!DOCTYPE html>
 
 @cache
 def _content(asset: str) -> bytes:
-    """Reads an asset from its package.
+    """Reads an asset from the package swagger_ui_bundle.
 
-    The routes do not use a FileResponse, because that accepts Range headers, and rejects invalid
-    ones with an error format of its own.
+    The routes do not use Starlette's FileResponse, because it accepts Range headers, and rejects
+    invalid ones with an error format of its own.
     """
     import swagger_ui_bundle  # type: ignore[import-untyped]
 

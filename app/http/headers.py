@@ -23,16 +23,18 @@ IdempotencyKey = Annotated[
 
 
 def get_header(scope: Scope, name: bytes) -> str | None:
-    """Returns the first header of this name, which is in lower case, like all names in a scope."""
+    """Returns the value of the first header of this name; None if there is none. The name is in
+    lower case, like all names in a scope."""
     value = scope["headers_by_name"].get(name)
     return None if value is None else str(value, "latin-1")
 
 
 async def reject_unknown_parameters(request: Request) -> None:
-    """Rejects query parameters on a route that has none, and repeated parameters on any route.
+    """Rejects query parameters on a route that takes none, and repeated parameters on any route.
 
-    `POST /jobs/cancel?dry_run=true` must not cancel. The model of a route with parameters rejects
-    unknown ones. Health checks and documentation do not call this, and accept any parameter.
+    `POST /jobs/cancel?dry_run=true` must not cancel. If a route takes parameters, their model
+    rejects unknown ones. Health checks and documentation do not call this, and accept any
+    parameter.
     """
     if not request.scope["query_string"]:
         return
@@ -46,7 +48,8 @@ async def reject_unknown_parameters(request: Request) -> None:
 
 
 def _reject_repeated(names: list[str]) -> None:
-    """Rejects repeated parameters: of `state=ready&state=scheduled` one value would be lost."""
+    """Rejects repeated parameters, because all but one value would be ignored, for example one of
+    `state=ready&state=scheduled`."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         detail = "this parameter takes one value; send it once"

@@ -64,7 +64,8 @@ class Limits(ResponseModel):
 
 
 class Health:
-    """Runs the health checks of /readyz. A check returns a detail, or raises a Problem."""
+    """Runs the health checks of /readyz. Each check is a function that returns a detail for the
+    response, or raises a Problem if it fails."""
 
     def __init__(self, settings: Settings, metrics: Metrics, checks: dict[str, HealthCheck]) -> None:
         self.settings = settings
@@ -73,10 +74,8 @@ class Health:
         self._running: asyncio.Task[Readiness] | None = None
 
     async def readiness(self) -> Readiness:
-        """Runs all checks. Concurrent calls share one run.
-
-        The route is public, so many calls must not cost the database more than one call does.
-        """
+        """Runs all checks. Concurrent calls share one run, because the route is public: many calls
+        must not cost the database more than one call does."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_checks(), name="readiness")
         return await asyncio.shield(self._running)

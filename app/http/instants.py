@@ -35,5 +35,6 @@ def parse(text: str) -> datetime:
 
 
 def is_in_range(instant: datetime) -> bool:
-    """Whether the broker accepts the instant. Compares in UTC, whatever its offset is."""
+    """Whether the instant is in the range that the broker accepts. The instant may have any UTC
+    offset."""
     return FIRST <= instant <= LAST

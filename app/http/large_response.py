@@ -1,7 +1,7 @@
-"""JSON lists as responses. One of more than 64 KiB is sent piece by piece.
+"""JSON lists as responses. A list of more than 64 KiB is sent piece by piece.
 
-To copy 8 MB takes 4 ms, during which no other request is served. To join the items of a page, to
-add the brackets around them and to put the head before them would be three copies.
+To copy 8 MB takes 4 ms, during which no other request is served. A response in one piece would be
+copied three times: to join the items, to add the brackets around them, and to add the head.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -17,7 +17,8 @@ PIECE_BYTES = 64 * 1024
 
 
 class JsonList(NamedTuple):
-    """A JSON text in three parts: what is before the items of a list, the items, and what is after."""
+    """A JSON object with a list, as text in three parts: what is before the items of the list, the
+    items, and what is after them."""
 
     before: bytes
     items: Sequence[bytes]
@@ -42,9 +43,8 @@ def list_response(text: JsonList, headers: Iterable[tuple[str, str]] = ()) -> Js
 
 
 async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
-    """Encodes a model whose first member is the list `name`, in slices: other requests are served
-    in between.
-    """
+    """Encodes a model whose first member is the list `name`. Works in slices of time, between which
+    other requests are served."""
     items = await map_in_slices(encode, getattr(model, name))
     before = b'{"%b":[' % name.encode()
     others = encode(msgspec.structs.replace(model, **{name: []}))
@@ -53,10 +53,8 @@ async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
 
 
 class LargeJsonResponse(JsonResponse):
-    """A JSON response that is sent in pieces.
-
-    The server sends no further piece while the client reads too slowly.
-    """
+    """A JSON response that is sent in pieces. While the client reads too slowly, the server sends
+    no further piece."""
 
     def __init__(self, text: JsonList, headers: Iterable[tuple[str, str]]) -> None:
         super().__init__(b"", 200, headers, length=text.size())

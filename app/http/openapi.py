@@ -58,7 +58,8 @@ def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
 
 
 def _complete(operation: dict[str, Any]) -> None:
-    """Adds the examples, and removes FastAPI's HTTPValidationError, which the broker never returns."""
+    """Adds the examples to an operation. Removes the response HTTPValidationError, which FastAPI
+    adds and the broker never returns."""
     operation["responses"] = {
         code: response
         for code, response in operation["responses"].items()
@@ -83,7 +84,7 @@ def examples(operation_id: str) -> list[dict[str, Any]]:
 
 
 def _clean(value: Any) -> Any:
-    """Cleans the document for client generators.
+    """Changes the document so that client generators understand it.
 
     Removes nulls, defaults, titles and the indentation of docstrings. Adds the format of numbers
     (int32, double). Replaces `\\Z` in patterns by `$`, because ECMAScript has no `\\Z`.

@@ -45,11 +45,12 @@ def operation(
     status: int = 200,
     other_responses: dict[int, tuple[str, type]] | None = None,
 ) -> dict[str, Any]:
-    """Returns the arguments for `@router.post(...)`.
+    """Returns the arguments for `@router.post(...)`: the route's entry in the OpenAPI document, and
+    its checks.
 
-    `raised` are the problems that the document lists. Every route may also return any other, which
-    is the `default` response. `scopes` has no default, so that no route is public by mistake.
-    `all_queues`: the key needs access to all queues.
+    `raised` are the problems that the document lists for this route. The route may also return any
+    other problem, which is the `default` response. `scopes` has no default, so that no route is
+    public by mistake. `all_queues`: the key needs access to all queues.
     """
     responses: dict[int | str, dict[str, Any]] = {
         status: {"description": _first_sentence(response), "content": _json(response)},
@@ -68,7 +69,7 @@ def operation(
 
 
 def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
-    """Returns the OpenAPI responses, by status, of a route that raises these problems."""
+    """Returns the OpenAPI responses, by status, for the problems that a route raises."""
     responses: dict[int | str, dict[str, Any]] = {}
     for error in dict.fromkeys(raised):
         response = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
@@ -77,10 +78,8 @@ def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
 
 
 def require_key(scopes: Sequence[KeyScope], *, all_queues: bool = False, **extra: Any) -> dict[str, Any]:
-    """Returns the arguments for a route that requires a key with one of these scopes.
-
-    They include its `security` in the OpenAPI document. Without scopes the route is public.
-    """
+    """Returns the arguments for a route that requires a key with one of these scopes: the check,
+    and `security` for the OpenAPI document. A route without scopes is public."""
     security = [*({SECURITY: [scope.value]} for scope in scopes), *([NO_KEY] if scopes else [])]
     checks = [require_scopes(frozenset(scopes), all_queues=all_queues)] if scopes else []
     return {"dependencies": checks, "openapi_extra": {**extra, "security": security}}

@@ -34,10 +34,8 @@ class PageParams(BaseModel):
     cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the previous page.")
 
     def after(self, name: str) -> str:
-        """Returns a value of the last item of the previous page, from the cursor.
-
-        Empty on the first page.
-        """
+        """Reads from the cursor the value `name` of the last item of the previous page. Returns an
+        empty text for the first page."""
         if self.cursor is None:
             return ""
         try:
@@ -75,9 +73,9 @@ async def encode_page(
 ) -> EncodedPage[T]:
     """Encodes the first items that fit into `max_bytes` of JSON, at least one and at most `limit`.
 
-    Callers query one row more than the limit: there is a next page if there are more rows than
-    encoded items. It begins after the last encoded item. `total` is the number of rows that the
-    query found, if `rows` has only some of them; by default the length of `rows`.
+    Callers query one row more than the limit: if there are more rows than encoded items, there is a
+    next page, which begins after the last encoded item. Pass `total`, the number of rows that the
+    query found, if `rows` has only some of them.
     """
     items: list[T] = []
     encoded: list[bytes] = []

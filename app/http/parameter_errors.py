@@ -1,4 +1,5 @@
-"""Converts pydantic's errors about paths, queries and headers to faults, worded as for bodies."""
+"""Converts pydantic's errors about path, query and header parameters to faults. They are worded
+like the errors in bodies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,8 @@ _PATTERNS = {
 
 
 def validation_failed(errors: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
-    """Builds one problem from pydantic's errors. `known` are the parameters of the operation."""
+    """Builds one problem from pydantic's errors. `known` are the names of the operation's
+    parameters; the error for an unknown one suggests the most similar."""
     return ValidationFailed.of([_fault(error, list(known)) for error in errors])
 
 

@@ -114,15 +114,16 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 
 async def _on_internal_error(request: Request, _error: Exception) -> Response:
-    """Renders the error. The framework raises it again, and `Dispatcher` logs it."""
+    """Renders a bug as a 500. The framework raises the error again afterwards, and `Dispatcher`
+    logs it."""
     return render(errors.Problem("the error was logged with this request id"), request_id(request.scope))
 
 
 async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
-    """Renders the errors that FastAPI finds in path and query parameters.
+    """Renders the errors that FastAPI finds in path and query parameters as a 422.
 
-    `GET /jobs/batch` matches `/jobs/{job_id}` with an invalid id. The response is 405 and not 422,
-    because the path /jobs/batch exists for POST.
+    An exception is `GET /jobs/batch`, which matches `/jobs/{job_id}` with an invalid id. It gets a
+    405, because the path /jobs/batch exists for POST.
     """
     assert isinstance(error, RequestValidationError)
     details = error.errors()
@@ -140,7 +141,8 @@ def _known_parameters(request: Request) -> list[str]:
 
 
 async def _on_routing_error(request: Request, error: Exception) -> Response:
-    """Renders the errors of the framework's router: unknown path, or wrong method."""
+    """Renders the errors of the framework's router: 404 for an unknown path, 405 for a wrong
+    method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         return _wrong_method(request)
@@ -153,7 +155,8 @@ def _wrong_method(request: Request) -> Response:
 
 
 def _allowed_methods(request: Request) -> str:
-    """Lists all methods of the path. The framework reports those of the first matching route only."""
+    """Lists all methods of the path, for the header Allow. The framework knows only the methods of
+    the first matching route."""
     methods: Methods = request.app.state.methods
     path = request.scope["path"]
     matching = [path] if path in methods else [template for template in methods if _matches(template, path)]

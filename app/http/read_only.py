@@ -1,13 +1,12 @@
-"""Read-only members in the body of a PUT, for callers that GET, edit and PUT.
+"""Read-only members in the body of a PUT, for callers that GET a resource, edit it and PUT it.
 
 A member is read-only if the response model has it and the request model has not. The broker ignores
-an unchanged member, and rejects a changed one, because the caller may expect an effect.
+a read-only member with the current value. It rejects one with another value, because the caller may
+expect that the value is stored. There are two exceptions:
 
-- An advancing member changes without a call: a second later a schedule may have another next run.
-  A value that is earlier than the current one may come from an earlier GET, so only a later value
-  is a change.
-- A pause-dependent member is not compared if the resource was paused or resumed after the caller's
-  GET.
+- An advancing member changes without a call, such as the next run of a schedule. An earlier value
+  than the current one may come from an earlier GET, so only a later value is rejected.
+- A pause-dependent member is ignored if the resource was paused or resumed after the caller's GET.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -34,9 +33,9 @@ class EditedBody(Generic[T]):
         self._pause_dependent = pause_dependent
 
     async def check(self, name: str, get: Callable[[], Awaitable[Struct]]) -> None:
-        """Rejects changed read-only members. `get` returns the current state of the resource.
+        """Rejects read-only members whose value differs from the current one, which `get` returns.
 
-        If `get` raises NotFound, compares only the name: the caller restores a deleted resource.
+        If `get` raises NotFound, the caller restores a deleted resource: checks only the name.
         """
         if not self._read_only:
             return
@@ -51,7 +50,8 @@ class EditedBody(Generic[T]):
         )
 
     def _has_pause_changed(self, current: dict[str, Any]) -> bool:
-        """Whether the resource was paused or resumed since the caller's GET, or is by this PUT."""
+        """Whether the resource was paused or resumed since the caller's GET, or will be by this
+        PUT."""
         if getattr(self.body, "paused", UNSET) not in (UNSET, current.get("paused")):
             return True
         if "paused_at" not in self._read_only:
@@ -74,7 +74,7 @@ def _is_earlier(sent: Any, current: Any) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """Parses instants in the value, so that they compare by time and not by notation."""
+    """Parses the instants in a value, because one instant can be written in several ways."""
     if isinstance(value, list):
         return [_comparable(item) for item in value]
     try:

@@ -45,14 +45,16 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 
 
 class BodyReader(Depends):
-    """A parameter: the body.
+    """Gets the body, as a parameter of a route's function.
 
-    The only parameter that waits: for the bytes and, if there are many, for their decoding.
+    Unlike a `Resolver` it is asynchronous: it waits for the bytes and, if there are many, for their
+    decoding.
     """
 
 
 def body(kind: type[T], *, limit: Limit = "max_body_bytes", allow_nul: bool = False, null_hint: str = "") -> Any:
-    """A parameter: the body, decoded as `kind`. An empty body is `{}` if no field is required.
+    """Declares a parameter of a route's function: the body, decoded as `kind`. An empty body is
+    decoded like `{}` if no field is required.
 
     `allow_nul`: the body may contain `\\u0000`, and the caller checks the parts that may not.
     """
@@ -68,9 +70,10 @@ def edited_body(
     advancing: Collection[str] = (),
     pause_dependent: Collection[str] = (),
 ) -> Any:
-    """A parameter: the body of a PUT, which may have all members that GET returns (`EditedBody`).
+    """Declares a parameter of a route's function: the body of a PUT, as an `EditedBody`. The body
+    may have all members that GET returns.
 
-    The module `read_only` explains the two kinds of read-only members. An empty body is an error and
+    The module `read_only` explains `advancing` and `pause_dependent`. An empty body is an error and
     not `{}`, because that would unset everything.
     """
     decoder = BodyDecoder(kind)
@@ -177,10 +180,8 @@ class BodyDecoder(Generic[T]):
         return body
 
     def decode_with(self, others: Container[str], data: bytes) -> tuple[T, dict[str, Raw]]:
-        """Decodes a body. Returns separately its members that are named in `others`.
-
-        Without this, they would be rejected as unknown.
-        """
+        """Decodes a body that may have members that the model does not have: those that `others`
+        names. Returns them separately, because the model would reject them as unknown."""
         try:
             return self._read_again(BodyErrors(others), data, "", "")
         except msgspec.DecodeError as error:
@@ -189,7 +190,8 @@ class BodyDecoder(Generic[T]):
     def _read_again(
         self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str
     ) -> tuple[T, dict[str, Raw]]:
-        """Decodes with `body_errors`: reports all errors, and accepts integral floats as integers."""
+        """Decodes the body with `body_errors`, which reports all errors and accepts integral floats
+        as integers. `message` is the error of msgspec, if there is one."""
         try:
             body = self._decoder.decode(msgspec.json.encode(errors.walk(self._kind, data, pointer)))
         except (TooManyValues, msgspec.ValidationError):
@@ -199,10 +201,8 @@ class BodyDecoder(Generic[T]):
         return body, errors.others
 
     def _is_in_range(self, body: object) -> bool:
-        """Whether all instants in the body are in the accepted range.
-
-        msgspec has no constraint for the range of an instant.
-        """
+        """Whether all instants in the body are in the accepted range. msgspec itself cannot check
+        this, because it has no such constraint."""
         for path in self._instants:
             value = body
             for name in path:
@@ -227,7 +227,8 @@ def _instants(kind: inspect.Type, path: Path = ()) -> Iterator[Path]:
 
 
 def _fault(message: str, base: str) -> Fault:
-    """Converts msgspec's message to a fault, for a value that the walk has not reached.
+    """Converts an error message of msgspec to a fault, for a value that the walk of `body_errors`
+    has not reached.
 
     An example of a message: "Expected `int`, got `str` - at `$.jobs[3].queue`".
     """
@@ -257,15 +258,16 @@ class JsonResponse(Response):
 
 
 def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Encodes a value as a response.
+    """Encodes a value as a JSON response.
 
-    The body ends with a newline, so that the prompt of a shell after curl is on a line of its own.
+    The body ends with a newline, so that after curl the prompt of the shell is on a new line.
     """
     return JsonResponse(encode(value) + b"\n", status, (headers or {}).items())
 
 
 def check_user_data(raw: Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
-    """Checks the size of a payload, result or checkpoint, whose limits are lower than the body's."""
+    """Checks the size of a payload, result or checkpoint, and its number of values. Their limits
+    are lower than those of the body."""
     if isinstance(raw, msgspec.UnsetType):
         return
     data = bytes(raw)

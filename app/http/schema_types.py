@@ -36,7 +36,7 @@ class _Model(StructMeta):
 
 
 class RequestModel(Struct, metaclass=_Model, forbid_unknown_fields=True):
-    """A request.
+    """The base class of request models.
 
     An unknown field is an error: a job with a misspelt `delay_second` must not run now.
     """
@@ -46,23 +46,21 @@ class RequestModel(Struct, metaclass=_Model, forbid_unknown_fields=True):
 
 
 def not_both(first: str, second: str) -> dict[str, Any]:
-    """A constraint for `json_schema`: at most one of two fields.
+    """Returns a constraint for `json_schema`: at most one of the two fields is present.
 
-    It does not use oneOf, because client generators turn that into a union.
+    Does not use oneOf, because client generators turn that into a union.
     """
     return {"not": {"required": [first, second]}}
 
 
 def exactly_one(first: str, second: str) -> dict[str, Any]:
-    """A constraint for `json_schema`: exactly one of two fields."""
+    """Returns a constraint for `json_schema`: exactly one of the two fields is present."""
     return {"if": {"required": [first]}, "then": {"not": {"required": [second]}}, "else": {"required": [second]}}
 
 
 def required_by_value(field: str, required: dict[str, str]) -> dict[str, Any]:
-    """A constraint for `json_schema`: some values of `field` require another field.
-
-    `required` maps each of these values to the field that it requires.
-    """
+    """Returns a constraint for `json_schema`: with some values of `field`, another field must be
+    present. `required` maps each such value to that other field."""
     schema: dict[str, Any] = {}
     for value, name in reversed(required.items()):
         condition = {"properties": {field: {"const": value}}}
@@ -71,11 +69,12 @@ def required_by_value(field: str, required: dict[str, str]) -> dict[str, Any]:
 
 
 class EmptyObject(RequestModel):
-    """The body of calls that need none. It must be empty: any member was meant for another call."""
+    """The body of a call that takes no fields: `{}`. Any member is an error, because it must have
+    been meant for another call."""
 
 
 class ResponseModel(Struct, metaclass=_Model):
-    """A response."""
+    """The base class of response models."""
 
 
 # `\Z`, because `$` also matches before a trailing newline. `app.http.openapi` writes it as `$`.
@@ -92,12 +91,14 @@ DryRun = Annotated[bool, Meta(description="True if this was a dry run, in which 
 
 
 def integer(*, ge: int, le: int | None = None, description: str | None = None) -> Any:
-    """A constraint for an integer field: its bounds, and the format int32 for client generators."""
+    """Returns the constraint of an integer field: its bounds, and the format int32 for client
+    generators."""
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "int32"})
 
 
 def number(*, ge: float, le: float | None = None, description: str | None = None) -> Any:
-    """A constraint for a number field: its bounds, and the format double for client generators."""
+    """Returns the constraint of a number field: its bounds, and the format double for client
+    generators."""
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "double"})
 
 
@@ -106,27 +107,30 @@ NameParameter = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_lengt
 
 
 def value_or(value: T | UnsetType, default: D) -> T | D:
-    """Returns the value if it was sent, otherwise the default."""
+    """Returns the value of a field if the caller has sent it, otherwise the default."""
     return default if isinstance(value, UnsetType) else value
 
 
 def unset_if_none(value: Any) -> Any:
-    """Converts SQL NULL to an absent member of a response."""
+    """Converts a column to a member of a response; a NULL becomes an absent member."""
     return UNSET if value is None else value
 
 
 def raw_or_unset(text: str | None) -> Raw | UnsetType:
-    """Passes JSON text from the database on unchanged; SQL NULL becomes an absent member."""
+    """Converts JSON text from the database to a member of a response, as it is. A NULL becomes an
+    absent member."""
     return UNSET if text is None else Raw(text.encode())
 
 
 def raw_to_text(raw: Raw | UnsetType) -> str | None:
-    """Returns the JSON text that was sent, for the database; None if it was not sent."""
+    """Returns the JSON text of a field as it was sent, for the database; None if the field was not
+    sent."""
     return None if isinstance(raw, UnsetType) else bytes(raw).decode()
 
 
 def to_json_text(value: object) -> str | None:
-    """Encodes a decoded value as JSON text for the database; None if it was not sent."""
+    """Encodes the decoded value of a field as JSON text, for the database. Returns None if the
+    field was not sent."""
     return None if value is UNSET else msgspec.json.encode(value).decode()
 
 

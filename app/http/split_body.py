@@ -1,4 +1,4 @@
-"""Checks and decodes large bodies, whose list of jobs, settlements or leases is split into chunks.
+"""Checks and decodes large bodies in chunks of their list, which has jobs, settlements or leases.
 
 The event loop serves other requests between two chunks. To decode 8 MB in one call takes up to
 30 ms, during which no other request is served. A thread would not help, because the decoder keeps
@@ -41,10 +41,8 @@ class SplitBodyDecoder(Generic[T]):
         self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
     async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
-        """Decodes the body chunk by chunk. Returns None if it is invalid or cannot be split.
-
-        The caller then decodes it as a whole.
-        """
+        """Decodes the body chunk by chunk. Returns None if the body is invalid or cannot be split:
+        the caller then decodes it as a whole."""
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
         try:
@@ -61,7 +59,8 @@ class SplitBodyDecoder(Generic[T]):
 
 
 async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
-    """Checks a chunk as a list that is nested as deeply as it is in the body.
+    """Checks a chunk. Encloses it in two pairs of brackets, so that its items are nested as deeply
+    as in the body.
 
     A chunk of one large item is checked in a thread, because that may take 20 ms.
     """
@@ -74,20 +73,21 @@ async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
 class Splitter:
     """Splits the list of a body into chunks.
 
-    `outside` is the body with an empty list. It is None until all chunks were taken. It stays None if
-    the body cannot be split: it is invalid, an item is too large, or the members before the list
-    are long.
+    `outside` is the body with an empty list. It is None until `chunks` has yielded all chunks. It
+    stays None if the body cannot be split: it is invalid, an item is too large, or the members
+    before the list are long.
     """
 
     def __init__(self, pieces: Sequence[bytes], head: re.Pattern[bytes]) -> None:
-        """`head` matches the body up to the first item of the list."""
+        """`head` is a pattern that matches the body up to the first item of the list."""
         self.outside: bytes | None = None
         self._head = head
         self._pieces = iter(pieces)
         self._window = b""
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields the items of the list: several in each chunk, separated by commas."""
+        """Yields the chunks. A chunk is the text of several items of the list, separated by
+        commas."""
         self._extend(4 * CHUNK_BYTES)
         head = self._head.match(self._window, 0, CHUNK_BYTES)
         before = self._take(head.end()) if head else b""
@@ -114,7 +114,8 @@ class Splitter:
         return len(pieces) > 1
 
     def _end_of_chunk(self) -> int | None:
-        """Finds where an item ends, about CHUNK_BYTES after the start of the window."""
+        """Returns the position where an item ends, about CHUNK_BYTES after the start of the window.
+        Returns None if there is none."""
         self._extend(4 * CHUNK_BYTES)
         end = _guess_end(self._window) or _find_end(self._window)
         while end is None and self._extend(min(4 * len(self._window), MAX_ITEM_BYTES)):
@@ -123,10 +124,10 @@ class Splitter:
 
 
 def _guess_end(window: bytes) -> int | None:
-    """Guesses where an item ends: at a `}` that is followed by `,{`.
+    """Guesses that an item ends at a `}` that is followed by `,{`. Returns the position after it.
 
-    That can also be inside an item, for example in its payload. So the bytes before must decode as a
-    list; returns None if they do not. Takes a fifth of the time of `_find_end`.
+    The `}` can also be inside an item, for example in its payload. So the bytes up to it must
+    decode as a list; returns None if they do not. Takes a fifth of the time of `_find_end`.
     """
     guess = _END_BEFORE_OBJECT.search(window, CHUNK_BYTES, 4 * CHUNK_BYTES)
     if guess is None:
@@ -165,7 +166,8 @@ def _list_field(kind: type) -> tuple[str, type]:
 
 
 def _item_pattern(depth: int) -> bytes:
-    """A pattern for one item: the text up to a comma or closing bracket that is not inside it.
+    """Returns a pattern for one item of a list: it matches up to the comma or closing bracket that
+    follows the item.
 
     `depth`: how deeply brackets in the item may be nested.
     """
@@ -179,7 +181,7 @@ _item = re.compile(_item_pattern(MAX_DEPTH), re.DOTALL)
 
 
 def _head_before(name: str) -> re.Pattern[bytes]:
-    """A pattern for the start of an object, up to the first item of its list `name`."""
+    """Returns a pattern for the start of an object, up to the first item of its list `name`."""
     quoted = b'"%b"' % name.encode()
     member = rb"\s*+(?!%b)%b\s*+:%b," % (quoted, _STRING, _item_pattern(1))
     return re.compile(rb"\s*+\{(?:%b)*+\s*+%b\s*+:\s*+\[" % (member, quoted), re.DOTALL)

@@ -42,7 +42,8 @@ class _Rejected(ValueError):
 
 
 def check(data: bytes, *, max_values: int = MAX_VALUES, allow_nul: bool = False) -> None:
-    """Raises 400 for bytes that are not JSON, and 422 with a pointer for JSON that is not strict."""
+    """Checks a body. Raises 400 for bytes that are not JSON, and 422 with a pointer for JSON that
+    is not strict."""
     decoded = _decode_utf8(data)
     try:
         _check_value_count(decoded, max_values)
@@ -68,7 +69,7 @@ def _decode_utf8(data: bytes) -> str:
 
 
 def check_value_count(raw: bytes, pointer: str) -> None:
-    """Checks the number of values in one payload: `check` limits only that of the whole batch."""
+    """Checks the number of values in one payload. `check` limits only the number in the body."""
     if len(raw) < MAX_VALUES:
         return
     try:
@@ -78,10 +79,10 @@ def check_value_count(raw: bytes, pointer: str) -> None:
 
 
 def check_no_nul(decoded: str | None, pointer: str) -> None:
-    """Rejects NUL in user data of a body that was checked with `allow_nul`.
+    """Rejects NUL in user data, which is stored as JSON, if `check` has allowed it in the body.
 
-    Other texts of such a body may contain NUL, such as a worker's error message: there it is
-    removed.
+    Other texts of such a body may contain NUL, such as the error message of a worker: the broker
+    removes it from them.
     """
     if decoded is not None and "\\u0000" in decoded and _NUL.search(decoded):
         raise ValidationFailed.at(pointer, "\\u0000 is not supported: Postgres cannot store it", "unsafe_json")
@@ -105,10 +106,8 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _encodings(value: object, data: bytes) -> Iterator[bytes]:
-    """Yields what encoders write for the value.
-
-    Compact; with Python's spaces; with Python's spaces and non-ASCII escaped.
-    """
+    """Encodes the value in the three usual ways: compact; with spaces, as Python writes it; with
+    spaces, and with non-ASCII characters escaped."""
     compact = msgspec.json.encode(value)
     yield compact
     yield msgspec.json.format(compact, indent=0)
@@ -119,8 +118,8 @@ def _encodings(value: object, data: bytes) -> Iterator[bytes]:
 def _is_shallow(value: object, data: bytes) -> bool:
     """Whether the nesting is at most MAX_DEPTH.
 
-    Makes only one pass over the bytes, because a second one is expensive: even one that only counts
-    one byte value would add half of the cost.
+    Makes only one pass over the bytes. Even a second one that only counted one byte value would add
+    half of the cost of the first.
     """
     structure = data.translate(_BRACES_TO_BRACKETS, _NOT_STRUCTURAL).replace(b'""', b"")
     if len(structure) <= MAX_DEPTH:
@@ -141,10 +140,8 @@ def _is_shallow(value: object, data: bytes) -> bool:
 
 
 def _are_brackets_shallow(brackets: bytes) -> bool:
-    """Whether the nesting is at most MAX_DEPTH. Removes the innermost pairs that many times.
-
-    This takes a third of the time that visiting the values takes.
-    """
+    """Whether the nesting is at most MAX_DEPTH: whether no bracket is left after the innermost
+    pairs were removed that many times. This takes a third of the time of visiting the values."""
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
@@ -166,10 +163,8 @@ def _scan_fully(decoded: str, allow_nul: bool) -> None:
 
 
 def _check_value_count(decoded: str, max_values: int) -> None:
-    """Rejects more than `max_values` values. Counts brackets and commas, which is an upper bound.
-
-    Removes strings, for an exact count, only if the bound is too high.
-    """
+    """Rejects a text with more than `max_values` values. Counts brackets and commas, which is an
+    upper bound, because strings may contain them. If it is too high, counts without the strings."""
     if len(decoded) < max_values or _count_values(decoded) < max_values:
         return
     if _count_values(_outside_strings(decoded)) >= max_values:
@@ -177,9 +172,10 @@ def _check_value_count(decoded: str, max_values: int) -> None:
 
 
 def _outside_strings(decoded: str) -> str:
-    """Removes the strings: keeps every other piece between two quotes that are not escaped.
+    """Removes the strings: splits the text at quotes that are not escaped, and keeps every other
+    piece.
 
-    Works window by window, because one call for all of 8 MB would block other threads, and with them
+    Works window by window, because one call for all of 8 MB would block other threads, among them
     the event loop.
     """
     pieces: list[str] = []
@@ -192,7 +188,7 @@ def _outside_strings(decoded: str) -> str:
 
 
 def _windows(decoded: str) -> Iterator[str]:
-    """Yields pieces of the text. No piece ends inside an escape sequence of two characters."""
+    """Yields the text in pieces. No piece ends inside an escape sequence such as `\\"`."""
     start = 0
     while start < len(decoded):
         window = decoded[start : start + _WINDOW]
@@ -203,7 +199,7 @@ def _windows(decoded: str) -> Iterator[str]:
 
 
 def _count_values(structure: str) -> int:
-    """Counts values. This is an upper bound, because strings may contain these characters too."""
+    """Counts the values by their brackets and commas."""
     return structure.count("[") + structure.count("{") + structure.count(",")
 
 
@@ -266,7 +262,8 @@ def _locate(decoded: str, allow_nul: bool) -> str:
 
 
 def _or_placeholder(check: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Wraps a hook of the parser: it returns a placeholder for a rejected value and does not raise."""
+    """Wraps a hook of the parser, so that it returns a placeholder for a rejected value instead of
+    raising."""
 
     def parse(value: Any) -> object:
         try:
@@ -278,7 +275,8 @@ def _or_placeholder(check: Callable[[Any], object]) -> Callable[[Any], object]:
 
 
 def _steps(value: object, invalid_text: re.Pattern[str], depth: int) -> list[str] | None:
-    """Finds the steps from the value to the first rejected value in it; None if there is none."""
+    """Finds the steps of the pointer from `value` to the first rejected value in it. Returns None
+    if there is none."""
     if value is _REJECTED_VALUE or (isinstance(value, str) and invalid_text.search(value)):
         return []
     if isinstance(value, dict | list) and depth > MAX_DEPTH:

@@ -1,1 +1,1 @@
-"""The HTTP server: uvicorn with timeouts, limits and graceful draining. Knows no job."""
+"""The HTTP server: uvicorn with timeouts, limits and graceful draining. Has no code about jobs."""

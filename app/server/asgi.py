@@ -11,16 +11,18 @@ from app.server.limits import SMALL_BODY
 
 
 async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
-    """Calls the app. Sends its response in one write, when it is complete.
+    """Calls the app, and sends its response.
 
-    If the head declares the length, it sends each piece of the body as it comes.
+    If the head of the response declares the length, sends each piece of the body as it comes.
+    Otherwise collects the pieces, and sends the complete response in one write.
     """
     start: Message = {}
     pieces: list[bytes] = []
     is_received = False
 
     async def receive() -> Message:
-        """Returns the whole body, at most SMALL_BODY bytes. Called again, waits for the disconnect.
+        """Returns the whole body, at most SMALL_BODY bytes. The second call waits until the client
+        disconnects, as ASGI requires.
 
         The broker's routes do not call this: `app.http.request_body` reads their bodies, with other
         limits.

@@ -55,7 +55,7 @@ from app.server.request_parser import RequestParser
 
 
 class HardenedConnection(asyncio.Protocol):
-    """One client connection. app/server/server.py lists what uvicorn requires of it."""
+    """One client connection. app/server/server.py lists what uvicorn requires of this class."""
 
     transport: asyncio.Transport
 
@@ -78,7 +78,7 @@ class HardenedConnection(asyncio.Protocol):
         self._parser = RequestParser(self, limits)
         self._timeout: TimeoutQueue | None = None  # this connection is in it; None while responding
         self._incoming: Exchange | None = None  # the request that has started before its body
-        self._active: Exchange | None = None  # the request whose handler is running
+        self._active: Exchange | None = None  # the request whose handler is running: the active one
         self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active one
         self._discards_input = self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent when all earlier requests are answered
@@ -97,7 +97,7 @@ class HardenedConnection(asyncio.Protocol):
             self._set_timeout(self._limits.header_timeouts)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notifies the handlers, and releases the buffered bodies."""
+        """Notifies the handlers that the client has disconnected, and releases buffered bodies."""
         self._connections.discard(self)
         self._set_timeout(None)
         for exchange in (self._active, self._incoming, *(queued for _, queued in self._pipeline)):
@@ -129,11 +129,11 @@ class HardenedConnection(asyncio.Protocol):
     # Requests, as the parser reads them
 
     def on_request(self, scope: Scope, body: bytes, *, keep_alive: bool) -> Problem | None:
-        """Starts a request that is complete. Returns an error if the request is to be rejected."""
+        """Starts a request whose body is complete. Returns an error if it is to be rejected."""
         return self._start_or_queue(scope, Exchange(self, self._limits, keep_alive=keep_alive, body=body))
 
     def on_head(self, scope: Scope, *, keep_alive: bool, declared_bytes: int, expects_continue: bool) -> Problem | None:
-        """Starts a request before its body. Returns an error if the request is to be rejected."""
+        """Starts a request before its body arrives. Returns an error if it is to be rejected."""
         self._incoming = Exchange(
             self, self._limits, keep_alive=keep_alive, declared_bytes=declared_bytes, expects_continue=expects_continue
         )
@@ -149,10 +149,10 @@ class HardenedConnection(asyncio.Protocol):
         exchange.complete()
 
     def _start_or_queue(self, scope: Scope, exchange: Exchange) -> Problem | None:
-        """Starts the request, or queues it if another one is active.
+        """Starts the request, or queues it while the handler of another one is running.
 
-        The connection notices a disconnect only while it reads. So it reads on while a request is
-        active, up to SMALL_BODY bytes of queued bodies.
+        The connection notices a disconnect only while it reads. So it goes on reading meanwhile,
+        up to SMALL_BODY bytes of queued bodies.
         """
         scope["state"] = {**self._app_state, "exchange": exchange}
         if self._active is None:
@@ -168,7 +168,7 @@ class HardenedConnection(asyncio.Protocol):
     # Responses
 
     def _start(self, scope: Scope, exchange: Exchange) -> None:
-        """Starts the handler in an empty context: it inherits nothing from another request."""
+        """Starts the handler in an empty context, so that it inherits nothing of other requests."""
         self._active = exchange
         task = self._loop.create_task(self._router.handle(scope, exchange), context=Context())
         self._state.tasks.add(task)
@@ -197,9 +197,9 @@ class HardenedConnection(asyncio.Protocol):
     # Rejected requests
 
     def _reject(self, error: Problem) -> None:
-        """Rejects the request being read, and discards further input.
+        """Rejects the request that is being read, and discards further input.
 
-        Sends the error now or after earlier responses. An answered request gets no second response.
+        Sends the error after earlier responses; a request that is answered gets no second response.
         """
         self._discards_input = True
         self._set_timeout(None)
@@ -272,7 +272,8 @@ class HardenedConnection(asyncio.Protocol):
             queue.join(self, self._loop.time())
 
     def _current_timeout(self) -> TimeoutQueue | None:
-        """The timeout of the part being read; between requests none if responding, else keep-alive."""
+        """Returns the timeout of the part that is being read. Between two requests, returns None
+        while a handler is running, and otherwise the keep-alive timeout."""
         if self._parser.part is not None:
             return self._limits.header_timeouts if self._parser.part == "head" else self._limits.body_timeouts
         return None if self._active is not None else self._limits.keep_alive_timeouts
@@ -290,10 +291,8 @@ class HardenedConnection(asyncio.Protocol):
             self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))
 
     def on_send_timeout(self) -> None:
-        """Resets the connection, unless the client has read enough since the timeout began.
-
-        A response that the client does not read would stay in memory forever, even after a close.
-        """
+        """Resets the connection, unless the client has read enough since the timeout began. Unread
+        responses would stay in memory forever, even after a close."""
         if self._unsent_at_timeout_start - self.transport.get_write_buffer_size() >= self._limits.min_progress_bytes:
             self.pause_writing()  # the timeout starts again
         else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """The client of one request.
+    """The client of one request, for a handler that waits, such as a long poll.
 
     A handler is not cancelled when its client disconnects. It observes the future `disconnected`,
     which is done as soon as the connection notices the disconnect.
@@ -34,10 +34,10 @@ class Client:
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether the client has disconnected, or could have disconnected unnoticed.
+        """Whether the client has disconnected, or may have done so unnoticed.
 
         A client can pipeline so much input that the connection stops reading. Then the connection
-        notices no disconnect, and a job that is delivered to this client could be lost.
+        does not notice a disconnect, and the client might never receive a job that is delivered.
         """
         return self.disconnected.done() or (self._connection is not None and self._connection.is_read_paused)
 
@@ -87,11 +87,12 @@ class Exchange:
     # For the handler
 
     async def receive(self, max_bytes: int) -> list[bytes] | None:
-        """Waits for the body, and returns it. Returns None as soon as it has more than `max_bytes`.
+        """Waits for the body, and returns it in pieces. Returns None for a body of more than
+        `max_bytes`, without waiting for its end: an endless body costs no more memory than the
+        largest allowed one.
 
-        So an endless body costs no more memory than the largest allowed one. It returns the body in
-        pieces, because to join 8 MB takes 4 ms, during which no other request is served. The
-        exchange keeps none of them, so that the body is in memory only once.
+        Does not join the pieces, because to join 8 MB takes 4 ms, during which no other request is
+        served. Does not keep the pieces either, so that the body is in memory only once.
         """
         self._max_bytes = max_bytes
         if max(self._declared_bytes, self.received_bytes) > max_bytes:
@@ -120,8 +121,8 @@ class Exchange:
     async def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         """Sends the response, unless the client has disconnected.
 
-        If the request is not complete, the response closes the connection: it cannot be used for
-        another request.
+        If the body of the request is not complete, adds `Connection: close`, because the connection
+        cannot be used for another request.
         """
         if self._connection.writable is not None:
             await self._connection.writable
@@ -133,7 +134,8 @@ class Exchange:
         self.is_answered = True
 
     async def send_more(self, body: bytes) -> None:
-        """Sends another piece of a response whose head declares the length of all pieces."""
+        """Sends another piece of a response. The head of the response, which `respond` has sent,
+        declares the length of all pieces."""
         if self._connection.writable is not None:
             await self._connection.writable
         self._connection.write(body)
@@ -141,7 +143,8 @@ class Exchange:
     # For the connection
 
     def add(self, data: bytes) -> Problem | None:
-        """Adds bytes to the body. Returns an error if this process has buffered too many."""
+        """Adds bytes to the body. Returns an error if this process has buffered too many bytes of
+        all bodies."""
         self._body.append(data)
         self.received_bytes += len(data)
         if self.received_bytes > self._max_bytes:
@@ -160,7 +163,7 @@ class Exchange:
         self.keep_alive = False
 
     def disconnect(self) -> None:
-        """Notifies the handler that the client has disconnected. The response will be discarded."""
+        """Notifies the handler that the client has disconnected. `respond` then sends nothing."""
         if self.is_answered:
             return
         if not self.is_complete:

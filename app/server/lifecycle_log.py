@@ -13,9 +13,9 @@ QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the 
 
 
 class LifecycleLog:
-    """Writes one log line when a broker starts, drains and stops.
+    """Writes one log line each when a broker starts, drains and stops.
 
-    Each has release, schema revision and address, so that one line identifies the broker.
+    Every line contains release, schema revision and address, so that it identifies the broker.
     """
 
     def __init__(self, release: str, broker: Any, state: ServerState) -> None:
@@ -33,7 +33,8 @@ class LifecycleLog:
         self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.connected, **self._open())
 
     def stopped(self, leases: int | None) -> dict[str, Any]:
-        """Logs what is still running, and returns it for the line `shutdown complete`.
+        """Logs the open requests, the open connections and the leases. Returns them, with the
+        schema revision, as fields for the last log line, `shutdown complete`.
 
         `leases` counts the leases of all brokers on the database: workers keep their leases when a
         broker stops, and settle them with any broker.
@@ -51,10 +52,10 @@ class LifecycleLog:
         return None
 
     async def _schema(self) -> str | None:
-        """Reads the schema revision; the text `none` if there is no schema yet.
+        """Reads the schema revision. Returns the text `none` if there is no schema yet, and None if
+        the database does not answer.
 
-        Returns None if the database does not answer. If it has not answered since the broker
-        started, skips the query.
+        If the database has not answered since the broker started, skips the query.
         """
         if not self._broker.infra.clock.is_known:
             return None
@@ -64,5 +65,6 @@ class LifecycleLog:
         return None
 
     def _open(self) -> dict[str, int]:
-        """Counts open requests, which include parked polls, and open connections."""
+        """Returns the numbers of open requests, which include parked polls, and of open
+        connections."""
         return {"requests": len(self._state.tasks), "connections": len(self._state.connections)}

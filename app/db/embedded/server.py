@@ -1,7 +1,7 @@
 """Runs an embedded Postgres: a child process on a Unix socket that never outlives the broker.
 
-The folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). Nothing in it ever
-needs cleaning by hand.
+The data folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). Nothing in it
+ever needs cleaning by hand.
 """
 
 import os
@@ -37,8 +37,8 @@ WORKING_DIRECTORY = "/proc/self/cwd"
 
 
 class EmbeddedPostgres:
-    """A Postgres in one folder. Call `start` in a thread that lives as long as the server: on Linux
-    the kernel stops the server when that thread ends.
+    """Runs a Postgres in one folder. Call `start` in a thread that lives as long as the server: on
+    Linux the kernel stops the server when that thread ends.
 
     Postgres does not run as root. If the broker is root, Postgres runs as the owner of the folder
     or, if that is root, too, as `nobody`. Only files that this class creates change their owner.
@@ -81,7 +81,8 @@ class EmbeddedPostgres:
         return self.data.exists()
 
     def running_dsn(self) -> str | None:
-        """Returns the DSN of a server that another process runs in this folder, or None."""
+        """Returns the DSN of the server that another process runs in this folder. Returns None if
+        there is none."""
         with suppress(OSError, IndexError, ValueError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             if self._serves_folder(int(lines[0])):
@@ -133,8 +134,8 @@ class EmbeddedPostgres:
     # Leftovers of an earlier owner
 
     def _stop_orphan(self) -> None:
-        """Stops the server of a killed broker. It still runs if the kernel cannot stop children
-        with their parent."""
+        """Stops the server of a killed broker, which still runs if the kernel cannot stop a process
+        when its parent dies."""
         pid = self._recorded_pid()
         if pid is not None and self._serves_folder(pid):
             stop_process(pid, has_ended=lambda: not self._serves_folder(pid))
@@ -145,8 +146,8 @@ class EmbeddedPostgres:
         return None
 
     def _serves_folder(self, pid: int) -> bool:
-        """Whether a process is a server on this folder: after a reboot any process may have the
-        pid."""
+        """Whether the process with this pid is a Postgres server in this folder. After a reboot
+        another process may have the pid."""
         if sys.platform == "linux":
             with suppress(OSError):
                 return os.path.samefile(f"/proc/{pid}/cwd", self.data)
@@ -170,8 +171,9 @@ class EmbeddedPostgres:
         return (self._temp_folder or self.folder) / "s"
 
     def _prepare_temp_folder(self, installed: Path) -> tuple[Path, Path]:
-        """Creates a folder with a short path for the socket. Copies the binaries into it if the
-        user cannot reach them, for example in root's home. Returns the folder and the binaries."""
+        """Creates a temporary folder with a short path, for the socket. Copies the binaries into it
+        if Postgres's user cannot reach them, for example in root's home. Returns the temporary
+        folder and the folder of the binaries."""
         needs_copy = not self._user_can("-x", installed / "postgres")
         for base in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108 - mkdtemp creates a private folder in it
             if len(os.fsencode(base)) > MAX_BASE_BYTES or not self._user_can("-x", Path(base)):
@@ -199,15 +201,15 @@ class EmbeddedPostgres:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
 
     def _user_can(self, test: str, path: Path) -> bool:
-        """Runs `test`, for example `test -x PATH`, as the user: the kernel considers the mode bits
-        of all parents, groups, ACLs and mount options."""
+        """Whether Postgres's user can access a path. Runs for example `test -x PATH` as that user:
+        the kernel considers the mode bits of all parents, groups, ACLs and mount options."""
         return self._run(["test", test, str(path)], Path("/")).returncode == 0
 
     # The cluster and its server
 
     def _create_cluster(self, binaries: Path, version: int) -> None:
-        """Creates the cluster in a new folder, and renames it when it is complete. If the broker is
-        killed before, nothing incomplete is at the final path."""
+        """Creates the cluster in a new folder, and renames it when it is complete. So a broker that
+        is killed meanwhile leaves nothing incomplete at the final path."""
         new = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.folder))
         self._chown(new)
         builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if version >= 17 else []
@@ -236,8 +238,8 @@ class EmbeddedPostgres:
             )
 
     def _reachable_path(self, folder: Path, version: int) -> str:
-        """Returns a path by which the user can open the folder. If the user cannot enter a parent
-        folder (root's home), that is `/proc/self/cwd`, which root has opened for it."""
+        """Returns a path by which Postgres's user can open the folder. That is `/proc/self/cwd`,
+        which root has opened, if the user cannot enter a parent folder (root's home)."""
         if self._user_can("-x", folder):
             return str(folder)
         # Older versions of Postgres return to the working directory by its path.
@@ -249,7 +251,7 @@ class EmbeddedPostgres:
         )
 
     def _launch(self, binaries: Path, version: int) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts the server. Returns its process and the offset of its first line in the log."""
+        """Starts the server. Returns its process and the offset at which its log begins."""
         fixed = {"listen_addresses": "", "port": str(PORT), "unix_socket_directories": str(self._sockets)}
         settings = [part for name, value in (self._options | fixed).items() for part in ("-c", f"{name}={value}")]
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
@@ -269,7 +271,7 @@ class EmbeddedPostgres:
             time.sleep(0.02)
 
     def _is_ready(self, pid: int) -> bool:
-        """Whether the server accepts connections. Reads, like pg_ctl, line 8 of its pid file."""
+        """Whether the server accepts connections. Like pg_ctl, reads line 8 of its pid file."""
         with suppress(OSError, IndexError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return lines[0] == str(pid) and lines[7].strip() == "ready"
