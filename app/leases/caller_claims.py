@@ -159,8 +159,9 @@ class CallerClaims:
     async def repeat(self, context: ClaimContext) -> list[ClaimedRow]:
         """Returns the leases of the first claim with the same key, and claims nothing new.
 
-        The broker drains or is full, or the worker's directive is `drain` or `stop`. The worker may
-        repeat the call because the first response was lost.
+        For a claim that is refused, because the broker drains or is full, or the worker's directive
+        is `drain` or `stop`. The worker may be repeating the call because the first response was
+        lost.
         """
         key = context.digest
         stored = await locks.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)

@@ -23,8 +23,8 @@ from app.queues.cache import Queue, QueueCache
 from app.settings import Settings
 
 QUOTA_RETRY_DELAY = timedelta(seconds=1)
-# Upper bound of one job: 32 tags of 120 characters and progress texts of 1,200, each character
-# escaped as six bytes.
+# Upper bound for the tags and the progress of one job: 32 tags of 120 characters and progress texts
+# of 1,200 characters, each character escaped as six bytes.
 MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
 
 
@@ -63,7 +63,7 @@ class ClaimService:
         self._batcher = ClaimBatcher(infra=infra, low_water_marks=low_water_marks)
 
     async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams) -> ClaimResult:
-        """Claims up to `limit` jobs. Each lane is committed on its own."""
+        """Claims up to `limit` jobs. Commits after each lane."""
         result = await claim_unlocked_lanes_first(
             queues, partial(self._claim_lanes, None, queues, limit, params, frozenset())
         )
@@ -96,7 +96,7 @@ class ClaimService:
         """Claims lane by lane, until there are enough jobs or the client has disconnected."""
         rows: list[ClaimedRow] = []
         retry_times: list[datetime] = []
-        is_skipped = bool(locked_by_others)
+        has_skipped = bool(locked_by_others)
         for queue, lane in self._lanes(queues):
             if lane in locked_by_others:
                 continue
@@ -111,7 +111,7 @@ class ClaimService:
                     raise
                 break  # the jobs claimed so far are leased and must reach the worker
             rows += result.rows
-            is_skipped = is_skipped or result.skipped
+            has_skipped = has_skipped or result.skipped
             if result.retry_at is not None:
                 retry_times.append(result.retry_at)
             if len(rows) >= limit:
@@ -120,12 +120,12 @@ class ClaimService:
                 max_bytes=params.max_bytes - sum(row.size for row in result.rows), allow_one_oversized=not rows
             )
         lanes = sum(queue.lanes for queue in queues)
-        # `retry_at` only if every lane has one: a lane without one may get a job at any moment.
+        # Set only if every lane has a `retry_at`: a lane without one may get a job at any moment.
         retry_at = min(retry_times) if retry_times and len(retry_times) == lanes else None
-        return ClaimResult(rows, retry_at, skipped=is_skipped)
+        return ClaimResult(rows, retry_at, skipped=has_skipped)
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
-        """Returns the lanes of each queue, from a random one on, so that none is always last."""
+        """Returns the lanes of each queue, beginning with a random one: so none is always last."""
         lanes: list[tuple[Queue, int]] = []
         for queue in queues:
             first = random.randrange(queue.lanes) if queue.lanes > 1 else 0
@@ -199,9 +199,9 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         self._max_job_bytes = _max_job_bytes(infra.settings)
 
     async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
-        """Claims for all calls: the first call gets the first jobs.
+        """Runs one claim statement for all calls. The first call gets the first jobs.
 
-        Claims nothing for clients that disconnected while their call was queued.
+        Claims nothing for clients that disconnected while their call was waiting.
         """
         connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
         if not connected:
@@ -219,21 +219,22 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         if unserved and any(
             self.may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
         ):
-            # A full response has left jobs behind: they are for the calls that got none. A failure
-            # here must not fail the other calls, because their jobs are leased already.
+            # Jobs that did not fit into a full response are still ready: the calls that got none
+            # claim again. A failure here must not fail the other calls, because their jobs are
+            # leased already.
             with suppress(DatabaseUnavailable):
                 claimed |= zip(map(id, unserved), await self.run_batch(lane, unserved), strict=True)
         return list(claimed.values())
 
     def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
-        """Whether jobs may have been left behind because the next did not fit into the response.
+        """Whether the claim may have stopped at a job that did not fit into the response.
 
-        The first job of a response always fits.
+        More jobs can then be ready. The first job of a response always fits.
         """
         return 0 < len(rows) < limit and sum(row.size for row in rows) + self._max_job_bytes > max_bytes
 
 
 def _max_job_bytes(settings: Settings) -> int:
-    """The most that one job takes in a response, as the claim statement measures it."""
+    """Returns the maximum size of a job in a response, as the claim statement measures it."""
     payload_and_checkpoint = 2 * settings.max_payload_bytes
     return store.ENVELOPE_BYTES + payload_and_checkpoint + MAX_METADATA_BYTES + MAX_TAGS_AND_PROGRESS_BYTES

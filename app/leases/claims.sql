@@ -1,4 +1,4 @@
--- Ready jobs become leases. Lock order: see leases.sql.
+-- Claims, and reads of leases and of ready jobs. Lock order: see leases.sql.
 
 -- fragment: scan_ranges
 unnest(:highest::smallint[], :lowest::smallint[], :after::uuid[], :until::uuid[])

@@ -78,7 +78,7 @@ class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]
 
 
 def by_id_number(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:
-    """The rows by `id.int`, because Python finds a number five times faster than a UUID."""
+    """Maps `id.int` to the row. Python looks up an int five times faster than a UUID."""
     return {row.id.int: row for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""Histogram of wait and run times, kept in memory.
+"""Histograms of wait and run times by lane, kept in memory.
 
 The stats service writes the histogram every second. A killed process loses at most the samples of
 that second. That is acceptable: percentiles are estimates, and the numbers of jobs, which are kept
@@ -25,7 +25,7 @@ class DurationHistogram:
     def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
         """Counts each duration in its bucket.
 
-        Equal ones in a row are counted together: the jobs of a batch often have the same duration.
+        Counts equal durations in a row together: the jobs of a batch often have the same duration.
         """
         for duration, equal in groupby(seconds):
             self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, duration * 1000), len(BUCKET_BOUNDS) - 1)] += sum(

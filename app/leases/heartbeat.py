@@ -115,10 +115,10 @@ class HeartbeatService:
     async def _reconcile(
         self, worker_id: str, leases: Sequence[HeldLease], received_at: datetime, access: Access
     ) -> list[UUID]:
-        """Requeues jobs whose leases the worker does not list in two heartbeats in a row.
+        """Requeues jobs whose leases are missing from two heartbeats of the worker in a row.
 
-        This is the last of the four layers listed in long_poll.py: the response of the claim has
-        never arrived.
+        This is the last of the four layers listed in long_poll.py. It returns jobs whose claim
+        response never arrived.
         """
         unreported = await self._unreported_leases(worker_id, leases, received_at, access)
         await self._mark_unreported([row for row in unreported if row["unreported_since"] is None], received_at)

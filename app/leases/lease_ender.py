@@ -29,8 +29,8 @@ from app.locks import store as locks
 from app.queues.cache import QueueCache
 from app.slices import by_size, in_slices
 
-# The size of a lease end without its texts: so a batch has at most 256 leases, which take 2 ms to
-# decide and to write.
+# Assumed size of a lease end without its texts. It limits a batch to 256 leases, because
+# MAX_STATEMENT_BYTES is 256 KiB. These take 2 ms to decide and to write.
 LEASE_BYTES = 1024
 _MAX_TRIES = 3  # a cancellation or heartbeat between decision and update makes the decision invalid
 
@@ -119,7 +119,7 @@ class LeaseEnder:
         return [
             decide(row, lease_end, self._infra.settings, now, random.uniform(-1, 1))
             async for row in in_slices(sorted(rows))
-            if (lease_end := _due_end(row, by_job[row.id], now)) is not None
+            if (lease_end := _effective_end(row, by_job[row.id], now)) is not None
         ]
 
     async def _apply(self, db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
@@ -146,13 +146,13 @@ class LeaseEnder:
 
 
 def _size(lease_end: LeaseEnd) -> int:
-    """The size of a lease end in a statement: the texts of the worker, and the other columns."""
+    """Returns the size of a lease end in a statement: the worker's texts and the other columns."""
     error = lease_end.error
     texts = () if error is None else (error.message, value_or(error.stack, ""), value_or(error.details, b""))
     return LEASE_BYTES + len(lease_end.checkpoint or "") + sum(map(len, texts))
 
 
-def _due_end(row: LeaseRow, lease_end: LeaseEnd, now: datetime) -> LeaseEnd | None:
+def _effective_end(row: LeaseRow, lease_end: LeaseEnd, now: datetime) -> LeaseEnd | None:
     """Decides how the lease ends now: as requested, by timeout, or not at all (None).
 
     A lease that expires at the deadline of its run ends by timeout, after the grace period.

@@ -6,7 +6,7 @@
 -- lease_expires_at and keeps the token. So a late settlement still finds its job, and a late
 -- heartbeat does not.
 --
--- Lock order, written here for all packages:
+-- Lock order, written here for all packages (the row of a schedule is locked before all of these):
 --
 --   1. deduplication keys (deduplication_keys), by lane, then digest
 --   2. lane_locks, by number: caller locks and queue locks (negative), then lane locks
@@ -38,7 +38,7 @@ FOR UPDATE OF jobs
 ]
 
 -- fragment: deducted_leases
--- What `deleted` jobs deduct from the counters scheduled, ready and running.
+-- Subtracts the `deleted` jobs from the counters scheduled, ready and running.
 -count(*) FILTER (WHERE previous_state = 'scheduled'), -count(*) FILTER (WHERE previous_state IN {{shown_as_ready}}),
 -count(*) FILTER (WHERE previous_state = 'running')
 
@@ -318,7 +318,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
 
 -- name: expired_leases
--- Reads jobs_leased from :after on. Bounded, because a stalled broker may find very many.
+-- Reads the index jobs_leased from :after on. Limited: after a stall there may be very many.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE lease_expires_at > :after AND lease_expires_at <= :until
@@ -326,14 +326,14 @@ ORDER BY lease_expires_at
 LIMIT :limit;
 
 -- name: leases_of_worker
--- For reconciliation: the leases of a worker that were claimed by :claimed_before (RECONCILE_AFTER:
--- two seconds ago). Reads jobs_leased and fetches only the rows of this worker.
+-- To reconcile: the leases that a worker claimed at :claimed_before (RECONCILE_AFTER: 2 s ago) or
+-- earlier. Reads the index jobs_leased and fetches only the rows of this worker.
 SELECT lane, id, lease_token, unreported_since
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
 
 -- name: mark_unreported
--- running -> running (marked unreported), by the first of two heartbeats without the lease.
+-- running -> running (marked unreported), at the first of two heartbeats without the lease.
 UPDATE jobs
 SET unreported_since = :now
 FROM unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token)

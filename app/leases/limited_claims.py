@@ -1,6 +1,7 @@
 """Claims from queues with `max_running` or `rate`: as many jobs as the limits allow.
 
-Each claim acquires an allowance and holds the lane lock until it commits (see queue_limits.py).
+Each claim locks the lane, reads how many jobs the limits allow (its allowance, see
+queue_limits.py), and holds the lock until it commits.
 """
 
 import asyncio
@@ -79,14 +80,14 @@ class LimitedClaims:
             )
             await self._limits.record(transaction, queue, lane, len(rows), allowance.now)
         if allowance.retry_at is not None and len(rows) == allowance.limit < limit:
-            # A waiting poller, or the next to arrive, then gets the jobs that the rate allows.
+            # At `retry_at` the rate allows more jobs: for a waiting poller, or the next to arrive.
             self._wake_at(queue.id, allowance.retry_at)
         return ClaimResult(rows, allowance.retry_at if allowance.limit == 0 else None)
 
     def _wake_at(self, queue_id: int, instant: datetime) -> None:
         """Wakes a poller of the queue at this time.
 
-        There is one timer per queue and process, however many pollers have claimed; an earlier time
+        Each process has one timer per queue, however many pollers have claimed. An earlier time
         replaces a later one.
         """
         loop = asyncio.get_running_loop()

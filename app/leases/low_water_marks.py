@@ -163,7 +163,8 @@ class LowWaterMarks(PeriodicService):
     ) -> list[ClaimedRow]:
         """Claims jobs, and reads the lane from its marks on.
 
-        Lanes with admission have no marks: few jobs are ready there, and marks would skip them.
+        Lanes with held groups have no marks. Few of their jobs are ready, and marks would skip jobs
+        that are admitted after newer ones.
         """
         if policy.held_groups is not None or policy.fair:
             return await store.claim(db, lane, limit, params, policy, now)
@@ -191,7 +192,7 @@ class LowWaterMarks(PeriodicService):
             self._lanes[event.lane].lower(_id_before(event.jobs[0].id))
 
     async def run_once(self) -> None:
-        """Scans the lanes that need it, off the path of claims. Pauses longer after long scans."""
+        """Scans the lanes that need it, outside of claims. Pauses longer after long scans."""
         if time.monotonic() < self._pause_until:
             return
         spent = sum([await self._scan(lane, marks) for lane, marks in list(self._lanes.items()) if marks.needs_scan])

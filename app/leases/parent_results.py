@@ -1,7 +1,8 @@
-"""The results of parents, for claims that request them: states first, then the results that fit.
+"""Reads the results of the parents of claimed jobs, for claims that request them.
 
-A result is repeated for every child of its parent, so a claim of few jobs could have a response of
-gigabytes. The results of a response have the same size limit as its jobs.
+Reads states and sizes first, then the results that fit into the response. A result is repeated for
+every child of its parent, so a claim of few jobs could have a response of gigabytes. The results of
+a response have the same size limit as its jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ def choose_results(
 ) -> dict[UUID, set[UUID]]:
     """Returns, by claimed job, the parents whose results fit into the response.
 
-    If not all fit, the first jobs get theirs.
+    If not all fit, those of the first jobs take precedence.
     """
     chosen: dict[UUID, set[UUID]] = {row.id: set() for row in rows}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What claims and the statements about leases take and return, row by row."""
+"""Parameters and results of claims, and of the statements in claims.sql and leases.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime
