@@ -1,7 +1,7 @@
 """Concurrency: how many jobs may run, how fast, and in which order.
 
-- `queue_limits`     `max_running` and `rate` of a queue: every claim acquires an allowance under
-                     the lane lock.
+- `queue_limits`     `max_running` and `rate` of a queue: how many jobs a claim may deliver, read
+                     under the lane lock.
 - `group_scheduler`  `max_running_per_group`, `fair` and cool-downs: which pending jobs of a group
                      are admitted next.
 - `lane_admissions`  the statements of the scheduler's transaction under the lane lock.

@@ -167,9 +167,9 @@ WHERE lane = :lane
 -- row: CheckedPage
 -- ready -> pending, pending -> ready
 --
--- Applies changed rules to the jobs of a lane, a few thousand at a time. The new state depends on
--- the row as it is when it is written: several brokers apply rules at once, and jobs are admitted
--- in the meantime.
+-- Applies changed rules to the jobs of a lane, a few thousand at a time. The UPDATE computes the
+-- new state from the row that it writes, because other brokers apply rules and admit jobs at the
+-- same time.
 WITH scanned AS MATERIALIZED (
     SELECT id, state, admission, coalesce({{is_held}}, false) AS needs_admission
     FROM jobs

@@ -34,7 +34,7 @@ def decide_group(
     *,
     fair: bool = False,
 ) -> GroupDecision:
-    """Decides how many pending jobs of a group are admitted, and what becomes of its cool-down.
+    """Decides how many pending jobs of a group are admitted, and whether its cool-down ends.
 
     The circuit breaker is drawn in group_scheduler.py.
     """
@@ -43,7 +43,7 @@ def decide_group(
         return GroupDecision(free)
     if cooldown.until > now:
         return GroupDecision(0)
-    if cooldown.probe_job_id is None or probe_state == "pending":  # the first probe, or the last one is pending again
+    if cooldown.probe_job_id is None or probe_state == "pending":  # no probe yet, or it is pending again
         return _start_probe(free, usage)
     if probe_state in ("ready", "running"):
         return GroupDecision(0)

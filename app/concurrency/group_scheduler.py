@@ -111,7 +111,7 @@ class GroupScheduler(PeriodicService):
         self.rescan(event.lane)
 
     def check_groups(self, lane: int, groups: Iterable[str | None]) -> None:
-        """Lets the scheduler decide about these groups: jobs have joined or left them."""
+        """Requests a check of these groups, because jobs have joined or left them."""
         queue = self._queues.by_lane(lane)
         changed = {group or "" for group in groups if self._queues.needs_admission(queue, lane, group)}
         if changed:
@@ -119,7 +119,7 @@ class GroupScheduler(PeriodicService):
             self.wake()
 
     def _mark_changed(self, lane: int, groups: Collection[str]) -> None:
-        """Lets `run_once` check these groups, if there are any."""
+        """Adds these groups to those that `run_once` checks next."""
         if groups:
             self._changed_groups.setdefault(lane, set()).update(groups)
 
@@ -138,7 +138,7 @@ class GroupScheduler(PeriodicService):
                 del remembered[group]
 
     def rescan(self, lane: int) -> None:
-        """Checks all groups of the lane, as if a job had moved in each of them."""
+        """Requests a scan now. In this lane it begins with the first group."""
         self._scan_positions.pop(lane, None)
         self._scanned_at = 0.0
         self.wake()
@@ -168,7 +168,7 @@ class GroupScheduler(PeriodicService):
             await for_each(changed.items(), lambda item: self._admit_lane(*item))
 
     async def _admit_lane(self, lane: int, groups: set[str]) -> None:
-        """Admits jobs of these groups. After a failure, checks them again a scan interval later."""
+        """Admits jobs of these groups. If that fails, checks them again a scan interval later."""
         try:
             in_order = sorted(groups)
             for first in range(0, len(in_order), GROUPS_PER_TRANSACTION):
@@ -277,7 +277,7 @@ class GroupScheduler(PeriodicService):
         await self._infra.config_versions.bump(transaction, "cooldowns")
 
     def _set_timer(self) -> None:
-        """Sets the timer to the next end of a cool-down, in place of an earlier timer."""
+        """Sets the timer to the next end of a cool-down. Cancels the previous timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -16,7 +16,7 @@ from app.events import MovedJobRow
 from app.queues.cache import Queue
 
 ADMISSION_BATCH = 2000  # jobs admitted in one transaction: bounds how long the lane lock is held
-HOLD_BACK_LIMIT = 10_000  # the first ready jobs of a lane, which are searched for jobs to hold back
+HOLD_BACK_LIMIT = 10_000  # how many ready jobs of a lane are searched for jobs to hold back
 
 
 class LaneAdmissions:
@@ -28,7 +28,8 @@ class LaneAdmissions:
     async def revoke_for_older_jobs(self, groups: Sequence[str]) -> None:
         """Revokes the admission of an unstarted job of a strict group if an older job is pending.
 
-        So the older job goes first. It was replayed, or its parents took long.
+        So the older job starts first. It became pending late, because it was replayed or its
+        parents took long.
         """
         usage = await store.group_usage(self._transaction, self._lane, groups, strict=True)
         unstarted = {

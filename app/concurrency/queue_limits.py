@@ -1,6 +1,7 @@
-"""`max_running` and `rate` of a queue.
+"""The limits `max_running` and `rate` of a queue.
 
-A claim acquires an allowance and holds the lane lock until it commits.
+A claim locks the lane, reads how many jobs the limits allow (its allowance), and holds the lock
+until it commits.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,8 @@ from app.db.pool import Executor
 from app.locks import store as locks
 from app.queues.cache import Queue
 
-# The window of a rate limit is divided into 1000 slices. A slice is one row of rate_limit_usage, so
-# a claim sums at most about 1000 rows.
+# The window of a rate limit is divided into 1000 slices. The jobs of a slice are counted in one row
+# of rate_limit_usage, so a claim sums at most about 1000 rows.
 SLICES_PER_WINDOW = 1000
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -21,7 +22,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 class Allowance(NamedTuple):
     """How many jobs a claim may deliver at `now`.
 
-    `retry_at` is when the rate limit allows more jobs after these; None without a rate limit.
+    `retry_at` is when the rate limit allows jobs beyond these; None without a rate limit.
     """
 
     limit: int

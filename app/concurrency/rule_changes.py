@@ -29,7 +29,8 @@ from app.queues.cache import Queue, QueueCache
 from app.slices import in_slices
 
 PAGE_SIZE = 2000  # jobs of a lane that one statement processes
-# A claim that read the old rules may wait this long for a connection before it writes.
+# The leases are counted again after these delays: a claim that has read the old rules may wait so
+# long for a connection before it writes.
 ASSIGN_AGAIN_AFTER_SECONDS = (1.0, 10.0)
 COOLING_CHECK_SECONDS, MISPLACED_CHECK_SECONDS = 1.0, 10.0
 
@@ -63,7 +64,7 @@ class RuleChanges(PeriodicService):
         self._page_starts: dict[int, UUID] = {}
         self._rule_versions: Counter[int] = Counter()
         self._cooling_checked_at = self._misplaced_checked_at = 0.0
-        # So that of two concurrent calls the one with older rules cannot finish last.
+        # Serializes `apply_changes`: of two calls, the one with older rules must not finish last.
         self._apply_lock = asyncio.Lock()
         infra.config_versions.subscribe("policies", self.apply_changes)
 
@@ -96,7 +97,7 @@ class RuleChanges(PeriodicService):
             asyncio.get_running_loop().call_later(seconds, self._assign_slots_again, queue.id)
 
     def _assign_slots_again(self, queue_id: int) -> None:
-        """Lets `run_once` count leases that were written by the old rules while these changed."""
+        """Lets `run_once` count leases that claims wrote by the old rules during the change."""
         self._queues_without_slots.add(queue_id)
         self.wake()
 
@@ -168,8 +169,8 @@ class RuleChanges(PeriodicService):
     async def _hold_back_cooling(self) -> None:
         """Makes ready jobs of cooling groups pending, every second. Claims skip them anyway.
 
-        The time is set only if there was something to check, so a cool-down that begins now is
-        checked at once.
+        The time of the check is stored only if groups were cooling down. So a cool-down that begins
+        now is checked at once.
         """
         lanes = self._queues.cooling_groups
         now = time.monotonic()
@@ -180,8 +181,8 @@ class RuleChanges(PeriodicService):
     async def _hold_back_all(self) -> None:
         """Makes ready jobs of held groups pending in all lanes, every 10 s.
 
-        They were enqueued by SQL (longshore_enqueue) in a transaction that was open while the rules
-        changed. It may stay open for as long as its caller likes.
+        Such jobs were enqueued by SQL (longshore_enqueue) in a transaction that was open while the
+        rules changed. Its caller decides how long it stays open.
         """
         now = time.monotonic()
         if now - self._misplaced_checked_at >= MISPLACED_CHECK_SECONDS:

@@ -13,7 +13,7 @@ SQL = load_queries(__file__)
 
 
 class UsageRow(NamedTuple):
-    """Rate-limit usage of a lane: how many jobs, and when the first and the last slice began.
+    """Rate-limit usage of a lane: the number of jobs, and when the first and last slice began.
 
     A slice is a thousandth of the rate limit's window; its jobs are counted together.
     """
@@ -38,7 +38,7 @@ class GroupUsageRow(NamedTuple):
 
 
 class PendingParams(NamedTuple):
-    """A group whose pending jobs are read, at most `max_jobs` of them."""
+    """A group, and how many of its pending jobs are read."""
 
     group_key: str
     max_jobs: int

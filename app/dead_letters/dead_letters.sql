@@ -1,5 +1,5 @@
--- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py. Why
--- rows are found by `id = ANY` besides a join: see leases.sql.
+-- Dead letters: replay, purge, and retention. Lists and groups are in listing.py. Why rows are
+-- found by `id = ANY` besides a join: see leases.sql.
 
 -- fragment: removed_job
 -- The columns of RemovedRow.

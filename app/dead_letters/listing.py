@@ -1,4 +1,4 @@
-"""Lists, counts and groups of dead letters: queries that are assembled from the filters."""
+"""Lists, counts and groups dead letters, by queries that are assembled from the filters."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -29,7 +29,7 @@ _GROUPED_BY = {
 
 
 _GROUP_SIZE = sa.func.count()
-# As text, because Postgres has no maximum of uuids before version 18.
+# As text, because Postgres has no max(uuid) before version 18.
 _SAMPLE = sa.func.max(sa.cast(dead_letters.c.id, sa.Text).collate("C"))
 
 
@@ -88,9 +88,9 @@ async def get_dead_letter(db: Executor, lane: int, job_id: UUID) -> DeadLetterRo
 
 
 async def matching_ids(db: Executor, filters: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
-    """Returns the ids of matching dead letters, oldest first.
+    """Returns the ids of matching dead letters, in the order in which the jobs became dead.
 
-    So the job that has waited longest is replayed first.
+    So a replay with a limit takes those that have been dead for longest.
     """
     return await ids_of(
         db, await _ids_query(*_query_parts(filters, queues)), {**_values(filters, queues), "limit": limit}

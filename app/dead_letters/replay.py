@@ -57,7 +57,7 @@ class DeadLetterReplayer:
     async def replay(self, ids: Sequence[UUID], overrides: ReplayOverrides, *, spread_seconds: int) -> list[UUID]:
         """Replays dead letters and returns the ids of the live jobs.
 
-        In their own queue these are in the order of `ids`, which is the order of run_at.
+        If the jobs stay in their queue, the result has the order of `ids`, which is that of run_at.
         """
         now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0

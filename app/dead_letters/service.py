@@ -203,7 +203,7 @@ def _to_response(row: DeadLetterRow, queue: str) -> DeadLetter:
 
 
 def _after(page: PageParams) -> tuple[datetime, UUID] | None:
-    """The position where the previous page ended.
+    """Returns the position where the previous page ended; None for the first page.
 
     The id orders dead letters with the same `dead_at`.
     """

@@ -100,9 +100,9 @@ class DraftWriter:
         has_keys = any(draft.unique for draft in drafts)
         has_parents = any(draft.parents for draft in drafts)
         if has_keys:
-            ended_by = self._infra.clock.unique_windows.now()
+            window_now = self._infra.clock.unique_windows.now()
             await uniqueness.find_duplicates(
-                db, drafts, self._queues, now, ended_by=ended_by, retention_now=retention_now
+                db, drafts, self._queues, now, window_now=window_now, retention_now=retention_now
             )
         await self._enforce_max_waiting(db, drafts)
         if atomic:

@@ -1,4 +1,4 @@
-"""A job on its way into the database: the request, the row it becomes, and the outcome."""
+"""The draft of a job: what an enqueue knows about a job before and while it is stored."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ id_of_row: Callable[[NewJob], UUID] = attrgetter("id")
 
 @dataclass(slots=True)
 class JobDraft:
-    """One requested job, from the parsed request to the outcome.
+    """One job of an enqueue request: the row to insert, and the outcome.
 
     A draft is inserted, is a duplicate, or is rejected:
 
@@ -39,7 +39,7 @@ class JobDraft:
     problem: Problem | None = None
 
     def reject(self, problem: Problem | None) -> None:
-        """Rejects the job, unless `problem` is None. Of several problems the job keeps the first."""
+        """Rejects the job, unless `problem` is None. A job that is rejected keeps its problem."""
         self.problem = self.problem or problem
 
     def change_row(self, **columns: object) -> None:
@@ -82,7 +82,7 @@ class JobDraft:
 
     @property
     def needs_transaction(self) -> bool:
-        """Whether other rows (keys, parents, queues) must be read, locked or written with the job."""
+        """Whether keys, parents or queues must be read, locked or written with the job."""
         return (
             self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
         )

@@ -5,8 +5,8 @@ The worker has the job as soon as the producer has the response, and no claim st
 states of a match:
 
     matched   -> committed    the INSERT is committed; the poller gets the jobs
-    matched   -> aborted      Postgres rejected the INSERT; the poller sleeps on
-    matched   -> abandoned    the outcome of the INSERT is unknown; the poller sleeps on
+    matched   -> aborted      Postgres rejected the INSERT; the poller continues to wait
+    matched   -> abandoned    the outcome of the INSERT is unknown; the poller continues to wait
     committed -> abandoned    the poller no longer waits
     abandoned -> returned     `LeaseReturner` found the lease and ended it at no cost
     abandoned -> expired      the lease expired first; the lease rescuer ends it
@@ -39,7 +39,7 @@ from app.matching.poller import Poller, Reservation
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 
-# A caller with more jobs gets its own statement: sharing would cost more time than it saves.
+# A call with so many jobs gets a statement of its own: sharing would cost more time than it saves.
 MAX_SHARED_JOBS = 100
 
 
@@ -86,8 +86,8 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
     def _match(self, lane: int, rows: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sequence[_Match]]:
         """Matches jobs to waiting pollers. Returns all rows to store, and the matches.
 
-        The rows of matched jobs are already leased. Call it right before the INSERT: the leases
-        begin now, and the matched pollers wait for the outcome of the INSERT.
+        The rows of matched jobs are already leased. Call this right before the INSERT, because the
+        leases begin now and the matched pollers wait for the outcome of the INSERT.
         """
         queue = self._queues.by_lane(lane)
         if (
@@ -129,9 +129,8 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
     def _abort(self, matches: Sequence[_Match], error: BaseException) -> None:
         """Releases the pollers that were matched with jobs of an INSERT that has raised `error`.
 
-        The INSERT may have stored the jobs all the same. Then they are leased to pollers that never
-        learn of it, and no worker could claim them before the leases expire. So `LeaseReturner`
-        returns these jobs.
+        Despite the error, the INSERT may have stored the jobs as leased. No worker has their tokens,
+        and none could claim them before the leases expire. So `LeaseReturner` returns them.
         """
         for poller, reservation, rows in matches:
             poller.deliver(reservation, ())

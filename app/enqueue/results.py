@@ -1,4 +1,4 @@
-"""Results of an enqueue call: as the response has them, and as an idempotency key stores them."""
+"""Results of an enqueue call: in its response, and as stored with its idempotency key."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class EnqueueResult(NamedTuple):
 
 
 def check_all(items: Sequence[object]) -> None:
-    """Raises one problem that combines all problems among the items, if there are any."""
+    """If there are problems among the items, raises one problem that combines them."""
     rejected = [item for item in items if isinstance(item, Problem)]
     if rejected:
         raise _combine(rejected)

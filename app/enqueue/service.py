@@ -206,7 +206,7 @@ class EnqueueService:
         return drafts
 
     async def publish_committed(self, drafts: Sequence[JobDraft]) -> None:
-        """Publishes the events of inserted and replaced jobs. Call it after their commit.
+        """Publishes the events of inserted and replaced jobs. Call this after their commit.
 
         First caches the queues that were created with the jobs, because subscribers find the queue
         of a job in the cache.

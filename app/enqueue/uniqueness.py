@@ -35,18 +35,18 @@ async def find_duplicates(
     queues: QueueCache,
     now: datetime,
     *,
-    ended_by: datetime,
+    window_now: datetime,
     retention_now: datetime,
 ) -> None:
     """Locks the unique keys of the drafts, and marks the drafts that are duplicates.
 
     A draft is a duplicate if a stored job, or an earlier draft, has its key. It is rejected if its
-    `on_duplicate` is `reject`. Keys whose `for_seconds` have ended by `ended_by` are free. So are
+    `on_duplicate` is `reject`. Keys whose `for_seconds` have ended by `window_now` are free. So are
     the keys of finished jobs that retention may remove at `retention_now`.
     """
     keyed = [draft for draft in drafts if draft.unique is not None]
     holders = await _holders(
-        db, await _lock_keys(db, {draft.unique_digest for draft in keyed}, now), ended_by, retention_now
+        db, await _lock_keys(db, {draft.unique_digest for draft in keyed}, now), window_now, retention_now
     )
     first: dict[UUID, JobDraft] = {}
     for draft in keyed:
@@ -107,7 +107,7 @@ async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> li
 
 
 async def _holders(
-    db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, retention_now: datetime
+    db: Executor, rows: Sequence[UniqueRow], window_now: datetime, retention_now: datetime
 ) -> dict[UUID, UUID]:
     """Maps each key that is not free to the job that has it.
 
@@ -117,25 +117,25 @@ async def _holders(
     owners = {
         key.digest: key.job_id
         for key in rows
-        if key.job_id is not None and (key.response == LIFE or key.expires_at > ended_by)
+        if key.job_id is not None and (key.response == LIFE or key.expires_at > window_now)
     }
-    windows = {key.job_id for key in rows if key.response == WINDOW and key.digest in owners}
-    stored = await _still_stored(db, set(owners.values()), windows, retention_now)
+    window_ids = {key.job_id for key in rows if key.response == WINDOW and key.digest in owners}
+    stored = await _still_stored(db, set(owners.values()), window_ids, retention_now)
     return {digest: job_id for digest, job_id in owners.items() if job_id in stored}
 
 
 async def _still_stored(
-    db: Executor, ids: set[UUID], windows: Container[UUID | None], retention_now: datetime
+    db: Executor, ids: set[UUID], window_ids: Container[UUID | None], retention_now: datetime
 ) -> set[UUID]:
-    """Returns which of these jobs still exist, in the sense of their unique keys.
+    """Returns which of these jobs still have their unique keys.
 
-    A job must be live. A job in `windows`, whose key has `for_seconds`, may also be finished or
-    dead.
+    A live job does. A job in `window_ids`, whose key has `for_seconds`, does so while it is stored:
+    live, finished or dead.
     """
     stored: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
         stored |= await store.live_ids(db, lane, lane_ids)
-        finished = [job_id for job_id in lane_ids if job_id in windows and job_id not in stored]
+        finished = [job_id for job_id in lane_ids if job_id in window_ids and job_id not in stored]
         if finished:
             stored |= (await dependencies.parent_states(db, lane, finished, retention_now)).keys()
     return stored
@@ -151,7 +151,7 @@ def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
 
 
 def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
-    """Handles two jobs of one call that have the same unique key, by `on_duplicate` of the second.
+    """Handles two jobs of one call with the same unique key. `on_duplicate` of the second decides.
 
     `reject` rejects the second. Otherwise it becomes a duplicate of the first, and `replace` also
     gives its body to the first, which is not stored yet.
