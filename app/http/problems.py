@@ -156,10 +156,16 @@ def _wrong_method(request: Request) -> Response:
 
 def _allowed_methods(request: Request) -> str:
     """Lists all methods of the path, for the header Allow. The framework knows only the methods of
-    the first matching route."""
+    the first matching route.
+
+    A path of its own, such as /jobs/batch, is not an id, but it may be a name: /schedules/preview
+    is also the path of a schedule named `preview`.
+    """
     methods: Methods = request.app.state.methods
     path = request.scope["path"]
-    matching = [path] if path in methods else [template for template in methods if _matches(template, path)]
+    matching = [template for template in methods if _matches(template, path)]
+    if path in methods:
+        matching = [template for template in matching if not template.endswith("_id}")]
     return ", ".join(sorted({method for template in matching for method in methods[template]}))
 
 
