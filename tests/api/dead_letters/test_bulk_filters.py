@@ -13,6 +13,10 @@ REJECTED: dict[str, tuple[Json, str]] = {
     "an empty filter, not confirmed": ({"filter": {}, "all": False}, "/filter"),
     "not everything": ({"all": False}, "/filter"),
     "ids and a filter": ({"ids": [], "filter": {"queue": "a"}}, "/filter"),
+    "an absent member": ({"filter": {"queue": None}}, "/filter/queue"),
+    "an absent filter": ({"filter": None}, "/filter"),
+    "an empty list": ({"filter": []}, "/filter"),
+    "an empty name": ({"filter": {"queue": ""}}, "/filter/queue"),
     "ids and everything": ({"ids": [], "all": True}, "/all"),
 }
 
@@ -33,6 +37,13 @@ def test_bulk_action_with_an_empty_filter_is_rejected(api: Api) -> None:
             problem = api.post(path, {**body, "dry_run": False}, status=422)
             pointers[path, name] = problem["errors"][0]["pointer"]
     assert pointers == {(path, name): pointer for path in ACTIONS for name, (_, pointer) in REJECTED.items()}
+    assert api.counts() == {"ready": 2, "dead": 4}
+
+
+def test_empty_list_of_ids_selects_nothing(api: Api) -> None:
+    for path in ACTIONS:
+        two_jobs(api, path)
+        assert api.post(path, {"ids": [], "dry_run": False})["matched"] == 0
     assert api.counts() == {"ready": 2, "dead": 4}
 
 
