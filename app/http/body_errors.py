@@ -163,9 +163,15 @@ def format_pointer(pointer: str) -> str:
 
 
 def unknown_field_detail(name: str, known: Iterable[str]) -> str:
-    """Formats the error for an unknown field, with the most similar known name."""
-    near = get_close_matches(name, list(known), n=1) if len(name) <= MAX_SHOWN else []
-    return f"unknown field {name[:MAX_SHOWN]}" + (f"; did you mean {near[0]}?" if near else "")
+    """Formats the error for an unknown field, with the most similar known name. Ignores case and
+    separators, so that `JOB-TYPE` is similar to `job_type`."""
+    by_letters = {_letters(other): other for other in known}
+    near = get_close_matches(_letters(name), by_letters, n=1) if len(name) <= MAX_SHOWN else []
+    return f"unknown field {name[:MAX_SHOWN]}" + (f"; did you mean {by_letters[near[0]]}?" if near else "")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:

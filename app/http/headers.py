@@ -7,7 +7,7 @@ from fastapi import Header, Request
 from fastapi.routing import APIRoute
 from starlette.types import Scope
 
-from app.errors import Fault, ValidationFailed
+from app.errors import Fault, raise_for_faults
 
 KEY_PATTERN = r"^[A-Za-z0-9._:-]{1,120}$"
 KEY_RULE = "1 to 120 of the characters A-Z a-z 0-9 . _ : -"
@@ -41,9 +41,8 @@ async def reject_unknown_parameters(request: Request) -> None:
     names = [name for name, _ in request.query_params.multi_items()]
     route = request.scope.get("route")
     if isinstance(route, APIRoute) and not route.dependant.query_params:
-        raise ValidationFailed.at(
-            f"/query/{next(iter(names), '')}", "this call takes no query parameters", "unknown_field"
-        )
+        detail = "this call takes no query parameters"
+        raise_for_faults(Fault(f"/query/{name}", "unknown_field", detail) for name in dict.fromkeys(names) or [""])
     _reject_repeated(names)
 
 
@@ -53,7 +52,7 @@ def _reject_repeated(names: list[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         detail = "this parameter takes one value; send it once"
-        raise ValidationFailed(detail, faults=[Fault(f"/query/{name}", "repeated", detail) for name in repeated])
+        raise_for_faults(Fault(f"/query/{name}", "repeated", detail) for name in repeated)
 
 
 def request_id(scope: Scope) -> str:

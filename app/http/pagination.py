@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.errors import ValidationFailed
 from app.http.large_response import JsonList, list_response
 from app.http.request_body import encode
-from app.http.schema_types import UNSET, UnsetType
+from app.http.schema_types import UNSET, IntegerParameter, UnsetType
 from app.slices import in_slices
 
 R = TypeVar("R")
@@ -24,7 +24,7 @@ class PageParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: int = Field(
+    limit: IntegerParameter = Field(
         100,
         ge=1,
         le=1000,

@@ -12,14 +12,10 @@ from app.http.schema_types import NAME_PATTERN, NAME_RULE
 _CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
 _DETAILS = {
     "missing": "{name} is required",
-    "int_parsing": "{name} must be an integer",
-    "int_from_float": "{name} must be an integer",
-    "int_parsing_size": "{name} is too large",
-    "float_parsing": "{name} must be a number",
     "bool_parsing": "{name} must be true or false",
     "uuid_parsing": "{name} must be a UUID",
-    "greater_than_equal": "{name} must be at least {ge}",
-    "less_than_equal": "{name} must be at most {le}",
+    "greater_than_equal": "{name} must be at least {ge:g}",
+    "less_than_equal": "{name} must be at most {le:g}",
     "string_too_short": "{name} must have at least {min_length} characters",
     "string_too_long": "{name} must have at most {max_length} characters",
     "value_error": "{name} {error}",
@@ -54,4 +50,4 @@ def _detail(error: Mapping[str, Any], name: str, known: list[str]) -> str:
         return f"{name} must be {rule}" if rule else f"{name} must match {context['pattern']}"
     if kind in _DETAILS:
         return _DETAILS[kind].format(name=name, **context)
-    return str(error["msg"]).replace("Input should be", f"{name} must be")
+    return f"{name} is invalid"

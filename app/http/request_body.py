@@ -37,6 +37,7 @@ Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
 
+_NOT_JSON = "the body is not JSON"
 _PATH = re.compile(r" - at `(.*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 
@@ -110,9 +111,8 @@ def _body(
 
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.broker.infra.settings
-        encoding: bytes = request.scope["headers_by_name"].get(b"content-encoding", b"")
-        if encoding.strip().lower() not in (b"identity", b""):
-            raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
+        if b"content-encoding" in request.scope["headers_by_name"]:
+            _reject_encodings(request.scope["headers"])
         exchange: Exchange = request.scope["state"]["exchange"]
         pieces = await exchange.receive(getattr(settings, limit))
         if pieces is None:
@@ -126,6 +126,13 @@ def _body(
         return default
 
     return BodyReader(read)
+
+
+def _reject_encodings(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Rejects a body with a Content-Encoding other than `identity`, in any line or list item."""
+    values = b",".join(value for name, value in headers if name == b"content-encoding").lower().split(b",")
+    if not {value.strip() for value in values} <= {b"identity", b""}:
+        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
 
 
 def _default_of(kind: type[T]) -> T | None:
@@ -169,8 +176,8 @@ class BodyDecoder(Generic[T]):
         except msgspec.ValidationError as error:
             errors = BodyErrors(suggest=suggest, null_hint=self._null_hint)
             return self._read_again(errors, data, pointer, str(error))[0]
-        except msgspec.DecodeError as error:
-            raise MalformedJson(str(error)) from None
+        except msgspec.DecodeError:
+            raise MalformedJson(_NOT_JSON) from None
         if (
             self._get_instant_fields is not None
             and self._get_instant_fields(body) != self._all_unset
@@ -184,8 +191,8 @@ class BodyDecoder(Generic[T]):
         names. Returns them separately, because the model would reject them as unknown."""
         try:
             return self._read_again(BodyErrors(others), data, "", "")
-        except msgspec.DecodeError as error:
-            raise MalformedJson(str(error)) from None
+        except msgspec.DecodeError:
+            raise MalformedJson(_NOT_JSON) from None
 
     def _read_again(
         self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str

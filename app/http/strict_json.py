@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from app.errors import Fault, MalformedJson, ValidationFailed
+from app.errors import Fault, ValidationFailed
+from app.http import json_syntax
 
 MAX_DEPTH = 64
 MAX_VALUES = 10_000  # per payload; a batch may have that many for each of its jobs
@@ -44,7 +45,7 @@ class _Rejected(ValueError):
 def check(data: bytes, *, max_values: int = MAX_VALUES, allow_nul: bool = False) -> None:
     """Checks a body. Raises 400 for bytes that are not JSON, and 422 with a pointer for JSON that
     is not strict."""
-    decoded = _decode_utf8(data)
+    decoded = json_syntax.decode_utf8(data)
     try:
         _check_value_count(decoded, max_values)
         if not _is_plain(data):
@@ -54,18 +55,7 @@ def check(data: bytes, *, max_values: int = MAX_VALUES, allow_nul: bool = False)
             str(rejection), faults=[Fault(_locate(decoded, allow_nul), "unsafe_json", str(rejection))]
         ) from None
     except json.JSONDecodeError as error:
-        raise MalformedJson(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
-
-
-def _decode_utf8(data: bytes) -> str:
-    """Decodes UTF-8. Raises 400 for a byte order mark or NUL, which RFC 8259 does not allow."""
-    try:
-        decoded = data.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedJson(f"the body is not UTF-8 (byte {error.start})") from error
-    if decoded.startswith("\ufeff") or "\x00" in decoded:
-        raise MalformedJson("the body contains a byte order mark or a NUL byte")
-    return decoded
+        raise json_syntax.malformed(error) from None
 
 
 def check_value_count(raw: bytes, pointer: str) -> None:

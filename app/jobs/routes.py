@@ -17,7 +17,7 @@ from app.http.dispatch import AccessDep, service
 from app.http.operation import ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
 from app.http.request_body import NoBody, body, json_response
-from app.http.schema_types import NameParameter, unset_if_none, value_or
+from app.http.schema_types import NameParameter, NumberParameter, unset_if_none, value_or
 from app.jobs.reader import JobReader
 from app.jobs.schemas import (
     AttemptList,
@@ -72,7 +72,7 @@ class WaitQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    wait_seconds: float = Field(
+    wait_seconds: NumberParameter = Field(
         0, ge=0, description="Wait up to this long for the job to finish. The server's maximum applies."
     )
 

@@ -26,7 +26,6 @@ TimeoutSeconds = Annotated[
     integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run of the job, however often its lease is extended."),
 ]
 BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
-MAX_INT32 = 2**31 - 1
 
 
 class RetryPolicy(RequestModel):
@@ -68,13 +67,12 @@ class Retention(RequestModel):
 class HealthLimits(RequestModel):
     """Limits for the verdict in the statistics: critical above a limit, warning from 80 % of it."""
 
-    max_depth: Annotated[int, integer(ge=0, le=MAX_INT32, description="Ready jobs.")] | UnsetType = UNSET
-    max_age_seconds: (
-        Annotated[int, integer(ge=0, le=MAX_INT32, description="Waiting time of the oldest ready job.")] | UnsetType
-    ) = UNSET
+    max_depth: Annotated[int, integer(ge=0, description="Ready jobs.")] | UnsetType = UNSET
+    max_age_seconds: Annotated[int, integer(ge=0, description="Waiting time of the oldest ready job.")] | UnsetType = (
+        UNSET
+    )
     max_dead_per_hour: (
-        Annotated[int, integer(ge=0, le=MAX_INT32, description="Jobs that became dead letters within the last hour.")]
-        | UnsetType
+        Annotated[int, integer(ge=0, description="Jobs that became dead letters within the last hour.")] | UnsetType
     ) = UNSET
 
 
@@ -101,10 +99,7 @@ class QueueConfig(RequestModel):
     ) = UNSET
     rate: Annotated[RateLimit, Meta(description="Requires one lane.")] | UnsetType = UNSET
     max_waiting: (
-        Annotated[
-            int, integer(ge=0, le=MAX_INT32, description="Jobs that may wait; further ones are rejected with 429.")
-        ]
-        | UnsetType
+        Annotated[int, integer(ge=0, description="Jobs that may wait; further ones are rejected with 429.")] | UnsetType
     ) = UNSET
     fair: Annotated[bool, Meta(description="Whether groups are served in turn. Default false.")] | UnsetType = UNSET
     lanes: (

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,11 +40,23 @@ def test_integral_float_is_an_integer_in_every_field(sender: Sender) -> None:
         if schema.get("type") != "integer":
             continue
         pointer, minimum = "/" + "/".join(map(str, path)), schema.get("minimum", 1)
-        for text, is_rejected in ((f"{minimum}.0", False), (f"{minimum}.00e0", False), (f"{minimum}.5", True)):
+        texts = ((f"{minimum}.0", False), (f"{minimum}.00e0", False), ("1e2", False), (f"{minimum}.5", True))
+        for text, is_rejected in texts:
             problem = sender.send(f"{path} = {text}", sender.with_text(path, text.encode())).json()
             if (
                 (pointer, f"{format_pointer(pointer)} must be an integer, not {text}") in faults(problem)
             ) is not is_rejected:
+                sender.mismatches.append(f"{sender.operation.name}: {path} = {text}: {problem}")
+
+
+def test_integer_that_no_column_can_store_is_rejected_in_every_field(sender: Sender) -> None:
+    for path, schema in fields(sender):
+        if schema.get("type") != "integer":
+            continue
+        pointer = "/" + "/".join(map(str, path))
+        for text in (f"{2**63}", f"-{2**63 + 1}", f"{2**64}", "1" + "0" * 40, "1e30", "1e300"):
+            problem = sender.send(f"{path} = {text}", sender.with_text(path, text.encode()), 422).json()
+            if pointer not in pointers(problem):
                 sender.mismatches.append(f"{sender.operation.name}: {path} = {text}: {problem}")
 
 
@@ -56,6 +69,20 @@ def test_encoded_body_is_rejected_by_every_operation(sender: Sender, encoding: s
         assert (response.status_code, response.json()["code"]) == (415, "unsupported_media_type")
 
 
+def test_gzip_without_a_header_is_rejected_by_every_operation(sender: Sender) -> None:
+    for content in (gzip.compress(json.dumps(sender.base).encode()), gzip.compress(os.urandom(100_000))):
+        response = sender.http.request(sender.operation.method, sender.path, content=content)
+        assert (response.status_code, response.json()["code"]) == (415, "unsupported_media_type")
+        assert response.json()["detail"] == "the body is compressed with gzip: send it as plain JSON"
+
+
+@table("encodings", [("identity", "gzip"), ("gzip", "identity"), ("", "br"), ("identity, identity", "identity, zstd")])
+def test_encoding_in_any_of_several_headers_is_rejected(api: Api, encodings: tuple[str, ...]) -> None:
+    headers = [("Content-Encoding", encoding) for encoding in encodings]
+    response = api.http.post("/jobs", json={"job_type": "test", "queue": api.queue}, headers=headers)
+    assert (response.status_code, response.json()["code"]) == (415, "unsupported_media_type")
+
+
 def test_large_encoded_body_is_rejected(api: Api) -> None:
     """The body arrives in pieces, so the broker checks the headers before it is complete."""
     response = api.http.post(
@@ -64,11 +91,17 @@ def test_large_encoded_body_is_rejected(api: Api) -> None:
     assert response.json()["code"] == "unsupported_media_type"
 
 
-@table("encoding", ["identity", "Identity", ""])
-def test_content_encoding_identity_is_accepted(api: Api, encoding: str) -> None:
-    response = api.http.post(
-        "/jobs", json={"job_type": "test", "queue": api.queue}, headers={"Content-Encoding": encoding}
-    )
+@table("encodings", [("identity",), ("Identity",), ("",), ("identity", "identity"), ("identity , Identity",)])
+def test_content_encoding_identity_is_accepted(api: Api, encodings: tuple[str, ...]) -> None:
+    headers = [("Content-Encoding", encoding) for encoding in encodings]
+    response = api.http.post("/jobs", json={"job_type": "test", "queue": api.queue}, headers=headers)
+    assert response.status_code == 201, response.text
+
+
+@table("types", [("application/json", "text/plain"), ("application/json, text/plain",), ("application/gzip",)])
+def test_any_content_types_are_accepted(api: Api, types: tuple[str, ...]) -> None:
+    body = json.dumps({"job_type": "test", "queue": api.queue}).encode()
+    response = api.http.post("/jobs", content=body, headers=[("Content-Type", name) for name in types])
     assert response.status_code == 201, response.text
 
 
@@ -183,13 +216,24 @@ def test_body_with_too_many_values_to_explain_is_rejected(api: Api) -> None:
             ["unknown field delay_second; did you mean delay_seconds?"],
         ),
         ("enqueue_job", {"job_type": "a", "zzz": 1}, ["unknown field zzz"]),
+        *[
+            ("preview_schedule", {"cron": "* * * * *", name: 1}, [f"unknown field {name}; did you mean every_seconds?"])
+            for name in (
+                "everySeconds",
+                "EVERY_SECONDS",
+                "every-seconds",
+                "EverySecond",
+                "every seconds",
+                "evry.second",
+            )
+        ],
         ("enqueue_job", {}, ["required field job_type is missing"]),
         ("enqueue_job", [], ["the body must be an object, not a list"]),
         ("enqueue_job", {"job_type": "a", "retry": {"facto": 1}}, ["unknown field facto; did you mean factor?"]),
         ("enqueue_job", {"job_type": "a", "priority": 60.5}, ["priority must be an integer, not 60.5"]),
         ("enqueue_job", {"job_type": "a", "priority": None}, ["priority must be an integer, not null"]),
         ("enqueue_job", {"job_type": "a", "max_attempts": 0}, ["max_attempts must be from 1 to 1000"]),
-        ("enqueue_job", {"job_type": "a", "delay_seconds": -1}, ["delay_seconds must be at least 0"]),
+        ("enqueue_job", {"job_type": "a", "delay_seconds": -1}, ["delay_seconds must be from 0 to 2147483647"]),
         ("enqueue_job", {"job_type": "a", "tags": ["x"] * 33}, ["tags must have at most 32 items; it has 33"]),
         (
             "enqueue_job",
@@ -266,6 +310,26 @@ def test_errors_of_queues_and_job_types_are_plain_sentences(api: Api) -> None:
     assert [(case[:3], detail) for case, detail in zip(cases, details, strict=True) if detail != case[3]] == []
 
 
+@table(
+    ("body", "detail"),
+    [
+        ("{", "a member name in double quotes is expected (line 1, column 2)"),
+        ("{'a': 1}", "a member name in double quotes is expected (line 1, column 2)"),
+        ('{"a" 1}', "a colon is expected after the member name (line 1, column 6)"),
+        ('{"a":\n}', "a value is expected (line 2, column 1)"),
+        ("[1 2]", "a comma or a closing bracket is expected (line 1, column 4)"),
+        ("{} x", "the body continues after its JSON value (line 1, column 4)"),
+        ('"a', "the string that starts here has no closing quote (line 1, column 1)"),
+        ('"\t"', "a control character in a string must be escaped (line 1, column 2)"),
+        (r'"\x"', 'a backslash must be followed by one of " \\ / b f n r t u (line 1, column 2)'),
+        (r'"\u12"', "\\u must be followed by four hexadecimal digits (line 1, column 3)"),
+    ],
+)
+def test_syntax_errors_are_plain_sentences(api: Api, body: str, detail: str) -> None:
+    response = api.http.post("/jobs", content=body.encode())
+    assert (response.status_code, response.json()["detail"]) == (400, detail)
+
+
 def test_duplicate_key_is_named(api: Api) -> None:
     response = api.http.post("/jobs", content=b'{"job_type": "a", "payload": {"b": {"x\\n": 1, "x\\n": 2}}}')
     (error,) = response.json()["errors"]
@@ -276,6 +340,11 @@ def test_duplicate_key_is_named(api: Api) -> None:
     ("query", "detail"),
     [
         ("stat=ready", "unknown parameter stat; did you mean state?"),
+        ("jobType=a", "unknown parameter jobType; did you mean job_type?"),
+        ("JOB-TYPE=a", "unknown parameter JOB-TYPE; did you mean job_type?"),
+        ("limit=60.5", "limit must be an integer, not 60.5"),
+        ("limit=1e3001", "limit must be an integer"),
+        ("limit=9223372036854775808", "limit must be at most 1000"),
         ("limit=0", "limit must be at least 1"),
         ("limit=x", "limit must be an integer"),
         ("state=sleeping", "state must be one of scheduled, blocked, ready, running, completed, dead, cancelled"),
