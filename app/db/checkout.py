@@ -217,9 +217,9 @@ class Checkout:
             self._registry.pool.release(self.connection, reserved=self._reserved)
 
     async def _fail(self, error: BaseException) -> None:
-        """Raises another error in place of `error` if the schema or the database is its cause. If
-        this returns, the caller gets `error` itself. Terminates the connection if no caller may
-        use it again."""
+        """Raises DatabaseUnavailable in place of `error` if the schema or the server is the cause.
+        Otherwise returns, and the caller gets `error` itself. Terminates the connection if no
+        caller may use it again."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):

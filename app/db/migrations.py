@@ -87,8 +87,8 @@ async def current_revision(db: "Executor") -> str | None:
 
 @cache
 def older_than_head() -> frozenset[str | None]:
-    """Returns the revisions that this release must upgrade before it can work. None stands for a
-    database without a schema."""
+    """Returns every revision before that of this release. A database with one of them must be
+    upgraded first. None stands for a database without a schema."""
     return frozenset(
         {None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()}
     )

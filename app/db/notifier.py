@@ -83,8 +83,8 @@ class Notifier:
                 await asyncio.sleep(1)
 
     def _log_lost(self, error: Exception) -> None:
-        """Logs that the connection was lost: one line, however many attempts to connect fail after
-        that."""
+        """Logs once that the connection was lost, and not again for each failed attempt to
+        reconnect."""
         if not self._is_lost:
             log.warning("LISTEN/NOTIFY connection lost", detail=describe(error, self._connector.dsn))
         self._is_lost = True

@@ -39,15 +39,15 @@ def _since_boot() -> float:
 
 
 class _Sample(NamedTuple):
-    """The difference between the observed clock and the monotonic clock, and when it was last
-    observed, by the monotonic clock."""
+    """The difference between the observed clock and the monotonic clock (`offset`). `observed_at`
+    is the time of the last observation, by the monotonic clock."""
 
     observed_at: float
     offset: float
 
 
 class RetentionClock:
-    """Follows the observed clock, but a jump ahead only after JUMP_ACCEPTED_AFTER.
+    """Shows the time of the observed clock. Follows a jump ahead only after JUMP_ACCEPTED_AFTER.
 
     Takes its first sample from `wall`, the clock of the broker's machine. If `wall` is None, that
     clock has no effect, and the first call of `observe` supplies the first sample.

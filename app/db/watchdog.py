@@ -131,9 +131,9 @@ def _explain(failure: Exception | None) -> str:
 
 
 def _is_reply(error: Exception) -> bool:
-    """Whether the server sent the error, and is therefore not silent. A server that rejects
-    connections (it is full, or starting) or is unusable (a standby) has replied: calls still try
-    it, and report its error."""
+    """Whether the server itself sent the error. Then it is not silent, even if it rejects
+    connections (it has too many, or is starting) or is unusable (a standby): calls still try to
+    connect, and report its error."""
     if isinstance(error, asyncpg.PostgresConnectionError):
         return False
     return isinstance(error, asyncpg.PostgresError | UnusableServer)

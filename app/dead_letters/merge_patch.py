@@ -1,6 +1,6 @@
-"""JSON merge patch (RFC 7396) on JSON text. Pure.
+"""Applies a JSON merge patch (RFC 7396) to JSON text.
 
-Only the patched objects are decoded; every other value keeps its original text.
+Decodes only the objects that the patch changes; every other value keeps its original text.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""Callers and what they may access: scopes, limited to queue patterns (`work:email.*`). No HTTP."""
+"""What callers may access: scopes, limited to queue patterns (`work:email.*`). Knows no HTTP."""
 
 import re
 from collections.abc import Callable, Collection, Iterable

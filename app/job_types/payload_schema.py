@@ -83,12 +83,12 @@ class PayloadSchema:
         return chain([first], errors)
 
     def _errors(self, payload: bytes, value: object) -> Iterator[ValidationError]:
-        """Yields the errors of an invalid payload: all, only the first, or none, by what they cost.
+        """Yields the errors of an invalid payload. How many depends on the steps that it takes:
 
-        - All, if they cost at most _MAX_EXPLAIN_STEPS. jsonschema-rs builds the complete list, each
-          error with a copy of the value that it is about.
-        - Only the first, if they would cost more.
-        - None, if they would cost more and the schema has `anyOf` or `oneOf`. Even for the first
+        - All errors, if that takes at most _MAX_EXPLAIN_STEPS. jsonschema-rs builds the complete
+          list, each error with a copy of the value that it is about.
+        - Only the first error, if it would take more.
+        - No error, if it would take more and the schema has `anyOf` or `oneOf`. Even for the first
           error, jsonschema-rs then collects all errors of the alternatives.
         """
         depth = _depth(value)

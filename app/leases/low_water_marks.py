@@ -125,7 +125,10 @@ class LaneMarks:
             del self._marks[min(self._marks)]
 
     def record_claim(self, *, is_filled: bool) -> None:
-        """Requests a scan if the claim was filled: it has not read below the marks then."""
+        """Requests a scan if the claim got as many jobs as it asked for (`is_filled`).
+
+        Such a claim may not have read below the marks.
+        """
         self.needs_scan |= is_filled
 
     async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:

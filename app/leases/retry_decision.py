@@ -1,7 +1,7 @@
 """Decides what a job becomes when its lease ends other than by completion.
 
-Retry, dead letter or cancelled. Pure: attempt and crash limits, back-off, attempt records and error
-fingerprints; no database.
+The job is retried, becomes dead or is cancelled. The module contains pure functions, for the limits
+of attempts and crashes, the back-off, attempt records and error fingerprints. It runs no SQL.
 """
 
 import re

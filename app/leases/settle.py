@@ -3,8 +3,8 @@
     running -> completed   complete
     running -> ...         fail, snooze, release: see lease_ender.py
 
-A late settlement, after the lease has expired, is accepted while the job waits again, until it is
-delivered again.
+A settlement that arrives after the lease has expired is accepted if the job is waiting again and
+has not been delivered since.
 """
 
 from collections import Counter

@@ -1,7 +1,8 @@
-"""Runs an embedded Postgres: a child process on a Unix socket that never outlives the broker.
+"""Runs an embedded Postgres: a child process that listens on a Unix socket. It never outlives the
+broker.
 
-The data folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). Nothing in it
-ever needs cleaning by hand.
+The data folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). It never needs
+cleaning by hand.
 """
 
 import os
