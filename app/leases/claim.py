@@ -64,9 +64,7 @@ class ClaimService:
 
     async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams) -> ClaimResult:
         """Claims up to `limit` jobs. Commits after each lane."""
-        result = await claim_unlocked_lanes_first(
-            queues, partial(self._claim_lanes, None, queues, limit, params, frozenset())
-        )
+        result = await claim_unlocked_lanes_first(queues, partial(self._claim_lanes, None, queues, limit, params))
         self.record_claimed(result.rows)
         return result
 
@@ -81,7 +79,9 @@ class ClaimService:
         if limit <= 0:  # the quota is used up
             return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY)
         skipped = await self._limited_claims.lock_lanes(transaction, queues, wait_for_lock=wait_for_lock)
-        return await self._claim_lanes(transaction, queues, limit, params, skipped, wait_for_lock=wait_for_lock)
+        return await self._claim_lanes(
+            transaction, queues, limit, params, locked_by_others=skipped, wait_for_lock=wait_for_lock
+        )
 
     async def _claim_lanes(
         self,
@@ -89,9 +89,9 @@ class ClaimService:
         queues: Sequence[Queue],
         limit: int,
         params: ClaimParams,
-        locked_by_others: Set[int],
         *,
         wait_for_lock: bool,
+        locked_by_others: Set[int] = frozenset(),
     ) -> ClaimResult:
         """Claims lane by lane, until there are enough jobs or the client has disconnected."""
         rows: list[ClaimedRow] = []
@@ -146,28 +146,17 @@ class ClaimService:
             return await self._limited_claims.claim(
                 transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock
             )
-        return ClaimResult(await self._claim_unlimited(transaction, queue, lane, limit, params))
-
-    async def _claim_unlimited(
-        self, transaction: Transaction | None, queue: Queue, lane: int, limit: int, params: ClaimParams
-    ) -> list[ClaimedRow]:
         held_groups = self._queues.held_groups(lane)
-        policy = LanePolicy(held_groups, fair=queue.fair)
-        if transaction is not None:
-            return await self._low_water_marks.claim_with_marks(
-                transaction, lane, limit, params, policy, self._infra.now()
-            )
         # Claims that differ only in limit, worker, lease length and client may share a statement.
         may_share = params.job_types is None and params.quota_owner is None and params.allow_one_oversized
-        if held_groups is None and may_share:
-            return await self._batcher.add(lane, ClaimCall(limit, params), weight=limit)
+        if transaction is None and held_groups is None and may_share:
+            return ClaimResult(await self._batcher.add(lane, ClaimCall(limit, params), weight=limit))
+        policy = LanePolicy(held_groups, fair=queue.fair)
+        claim = self._low_water_marks.claim_with_marks
+        if transaction is not None:
+            return ClaimResult(await claim(transaction, lane, limit, params, policy, self._infra.now()))
         async with self._infra.db.autocommit() as connection:
-            return await self._low_water_marks.claim_with_marks(
-                connection, lane, limit, params, policy, self._infra.now()
-            )
-
-    def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
-        return self._batcher.may_be_truncated(rows, limit, max_bytes)
+            return ClaimResult(await claim(connection, lane, limit, params, policy, self._infra.now()))
 
     async def finish(self) -> None:
         await self._batcher.finish()
@@ -196,7 +185,6 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         super().__init__("claim", infra.settings.acquire_timeout_seconds)
         self._infra = infra
         self._low_water_marks = low_water_marks
-        self._max_job_bytes = _max_job_bytes(infra.settings)
 
     async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
         """Runs one claim statement for all calls. The first call gets the first jobs.
@@ -217,7 +205,8 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
             claimed[id(connected[row.slice_number - 1])].append(row)
         unserved = [call for call in connected if not claimed[id(call)]]
         if unserved and any(
-            self.may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
+            may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes, self._infra.settings)
+            for call in connected
         ):
             # Jobs that did not fit into a full response are still ready: the calls that got none
             # claim again. A failure here must not fail the other calls, because their jobs are
@@ -226,12 +215,13 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
                 claimed |= zip(map(id, unserved), await self.run_batch(lane, unserved), strict=True)
         return list(claimed.values())
 
-    def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
-        """Whether the claim may have stopped at a job that did not fit into the response.
 
-        More jobs can then be ready. The first job of a response always fits.
-        """
-        return 0 < len(rows) < limit and sum(row.size for row in rows) + self._max_job_bytes > max_bytes
+def may_be_truncated(rows: Sequence[ClaimedRow], limit: int, max_bytes: int, settings: Settings) -> bool:
+    """Whether the claim may have stopped at a job that did not fit into the response.
+
+    More jobs can then be ready. The first job of a response always fits.
+    """
+    return 0 < len(rows) < limit and sum(row.size for row in rows) + _max_job_bytes(settings) > max_bytes
 
 
 def _max_job_bytes(settings: Settings) -> int:

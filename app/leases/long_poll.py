@@ -37,7 +37,7 @@ from app.http.schema_types import UNSET
 from app.jobs.rows import ClaimedRow
 from app.jobs.validation import lease_fault
 from app.leases.caller_claims import CallerClaims, ClaimContext
-from app.leases.claim import ClaimService
+from app.leases.claim import ClaimService, may_be_truncated
 from app.leases.lease_ender import LeaseEnder
 from app.leases.parent_results import ParentResults, read_parent_results
 from app.leases.retry_decision import LeaseEnd
@@ -247,8 +247,8 @@ class LongPoll:
         If the claim has as many jobs as requested, or as many as fit into the response, more may be
         ready. Wake-ups without a type are kept then.
         """
-        max_bytes = self._infra.settings.max_batch_bytes
-        claimed_all = len(rows) < limit and not self._claims.may_be_truncated(rows, limit, max_bytes)
+        settings = self._infra.settings
+        claimed_all = len(rows) < limit and not may_be_truncated(rows, limit, settings.max_batch_bytes, settings)
         claimed_types = {(row.lane, row.job_type) for row in rows}
         poller.consume({WakeUp(names[lane], job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all)
 
