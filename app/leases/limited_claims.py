@@ -57,18 +57,6 @@ class LimitedClaims:
         """
         if transaction is None:
             return await self._claim_and_commit(queue, lane, limit, params, wait_for_lock=wait_for_lock)
-        return await self._claim(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
-
-    @retry_after_deadlock
-    async def _claim_and_commit(
-        self, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
-    ) -> ClaimResult:
-        async with self._infra.db.transaction() as transaction:
-            return await self._claim(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
-
-    async def _claim(
-        self, transaction: Transaction, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
-    ) -> ClaimResult:
         allowance = await self._limits.acquire(transaction, queue, lane, limit, wait_for_lock=wait_for_lock)
         if allowance is None:
             return ClaimResult([], skipped=True)
@@ -83,6 +71,13 @@ class LimitedClaims:
             # At `retry_at` the rate allows more jobs: for a waiting poller, or the next to arrive.
             self._wake_at(queue.id, allowance.retry_at)
         return ClaimResult(rows, allowance.retry_at if allowance.limit == 0 else None)
+
+    @retry_after_deadlock
+    async def _claim_and_commit(
+        self, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
+    ) -> ClaimResult:
+        async with self._infra.db.transaction() as transaction:
+            return await self.claim(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
 
     def _wake_at(self, queue_id: int, instant: datetime) -> None:
         """Wakes a poller of the queue at this time.

@@ -4,7 +4,8 @@ Usually no service has work. When each service ran its own scans, an idle broker
 second.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from app.concurrency.group_scheduler import GroupScheduler
@@ -13,7 +14,6 @@ from app.maintenance import store
 from app.maintenance.dependency_resolver import DependencyResolver
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
-from app.maintenance.repeating_timer import RepeatingTimer
 from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.periodic_service import PeriodicService
 from app.schedules.enqueuer import PeriodicEnqueuer
@@ -79,3 +79,22 @@ class DueCheck(PeriodicService):
     def _wake_all(self) -> None:
         for service in self.services.values():
             service.wake()
+
+
+class RepeatingTimer:
+    """Calls `callback` every `seconds`, for the first time when `seconds` have passed."""
+
+    def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._callback = callback
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._fire)
+
+    def _fire(self) -> None:
+        self._callback()
+        self._schedule()
+
+    def stop(self) -> None:
+        self._handle.cancel()
