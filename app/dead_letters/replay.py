@@ -25,7 +25,7 @@ from app.http.request_body import check_user_data
 from app.http.schema_types import UNSET, Raw, UnsetType, value_or
 from app.jobs import bulk_insert
 from app.jobs.rows import NewJob
-from app.queues.cache import MissingQueue, Queue, QueueCache
+from app.queues.cache import Queue, QueueCache
 from app.queues.creator import QueueCreator
 from app.slices import by_size, in_slices
 
@@ -118,12 +118,9 @@ class DeadLetterReplayer:
     ) -> list[UUID]:
         """Deletes the dead letters and inserts new jobs in another queue, in one transaction."""
         name = value_or(overrides.queue, "default")
-        try:
-            return await self._move_to_queue(self._queues.require(name), lane, ids, replay_times, overrides)
-        except MissingQueue:
-            return await self._creator.run_with_queues(
-                [name], lambda find: self._move_to_queue(find(name), lane, ids, replay_times, overrides)
-            )
+        return await self._creator.run_with_queues(
+            [name], lambda find: self._move_to_queue(find(name), lane, ids, replay_times, overrides)
+        )
 
     @retry_after_deadlock
     async def _move_to_queue(

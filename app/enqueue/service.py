@@ -34,7 +34,7 @@ from app.job_types.cache import JobType
 from app.jobs import bulk_insert, store
 from app.jobs.schemas import Job
 from app.matching.pollers import PollerRegistry
-from app.queues.cache import MissingQueue, QueueCache
+from app.queues.cache import QueueCache
 from app.queues.creator import FindQueue, QueueCreator
 from app.slices import in_slices
 
@@ -135,12 +135,8 @@ class EnqueueService:
             access,
             atomic,
         )
-        try:
-            stored = await insert(self._queues.require)
-        except MissingQueue:
-            stored = await self._creator.run_with_queues(
-                [value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)], insert
-            )
+        names = (value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob))
+        stored = await self._creator.run_with_queues(names, insert)
         return await results.to_response(stored, request_id, atomic=atomic)
 
     async def _enqueue_batch(
@@ -184,10 +180,7 @@ class EnqueueService:
         If the queue does not exist, the function returns a draft of it. `act` must then insert the
         draft together with the job (`QueueCreator`).
         """
-        try:
-            return await act(self._queues.require)
-        except MissingQueue:
-            return await self._creator.run_with_queues([value_or(job.queue, "default")], act)
+        return await self._creator.run_with_queues([value_or(job.queue, "default")], act)
 
     async def enqueue_for_schedule(
         self, transaction: Transaction, job: JobCreate, find: FindQueue, *, schedule: str, count: int = 1

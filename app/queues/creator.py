@@ -22,7 +22,7 @@ from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor
 from app.errors import DatabaseUnavailable, NotFound, Problem, QueueLimit
 from app.queues import store
-from app.queues.cache import Queue, QueueCache
+from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.store import MAX_QUEUE_ID, NewQueue, QueueRow
 
 T = TypeVar("T")
@@ -44,11 +44,19 @@ class QueueCreator:
         """Calls `action` with a function that returns the queue of a name, or a draft if missing.
 
         The function raises NotFound or QueueLimit for a queue that cannot be created. `action` must
-        insert the drafts that it uses, with `store`. `action` runs under the lock for drafting only
-        if there are drafts. Calls that waited for the lock, and find that their queues exist by
-        now, run concurrently.
+        insert the drafts that it uses, with `store`. It runs with the cached queues first. If one
+        is missing, it fails before it commits anything, and runs again with drafts.
         """
-        names = list(dict.fromkeys(names))
+        try:
+            return await action(self._queues.require)
+        except MissingQueue:
+            return await self._run_with_drafts(list(dict.fromkeys(names)), action)
+
+    async def _run_with_drafts(self, names: Sequence[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
+        """Calls `action` under the lock for drafting, but only if there are drafts.
+
+        Calls that waited for the lock, and find that their queues exist by now, run concurrently.
+        """
         for _ in range(MAX_TRIES):
             async with self._locked():
                 queues = await self._existing(names)
