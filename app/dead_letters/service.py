@@ -136,14 +136,14 @@ class DeadLetterService:
             return PurgeAnswer(matched=matched, purged=0, dry_run=True)
         purged = 0
         while ids:
-            purged += await self.remove(ids)
+            purged += await self.delete(ids)
             if request.ids is not UNSET:
                 break
             ids = await self._next_batch(value_or(request.filter, _NO_FILTER), access)
         log.info("dead letters purged", count=purged, caller=access.caller)
         return PurgeAnswer(matched=matched, purged=purged)
 
-    async def remove(self, ids: Sequence[UUID]) -> int:
+    async def delete(self, ids: Sequence[UUID]) -> int:
         """Deletes dead letters. Returns how many there were."""
         batches = batches_by_lane(ids, PURGE_STATEMENT_SIZE)
         return sum([await store.purge(self._infra.db, lane, batch) async for lane, batch in batches])

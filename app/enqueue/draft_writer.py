@@ -23,7 +23,7 @@ from app.enqueue.results import EnqueueResult
 from app.enqueue.schemas import JobCreate, RawBatch
 from app.errors import Fault, IdempotencyKeyReused, Problem, QueueFull
 from app.jobs import bulk_insert, store
-from app.locks import store as keys
+from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
 from app.queues.creator import QueueCreator
 from app.slices import in_slices
@@ -64,7 +64,7 @@ class DraftWriter:
             await self.write(transaction, drafts, atomic=atomic)
             if key is not None and any(draft.needs_transaction for draft in drafts):
                 response = results.encode_results(await results.results_of(items))
-                await keys.write_key_response(transaction, key.lane, key.key_digest, response)
+                await locks.write_key_response(transaction, key.lane, key.key_digest, response)
         return None
 
     async def _acquire_key(
@@ -75,7 +75,7 @@ class DraftWriter:
         If it was used before, returns the results of the first call, otherwise None.
         """
         request_digest = await body_digest(key.body)
-        if await keys.acquire_idempotency_key(
+        if await locks.acquire_idempotency_key(
             db,
             key.lane,
             key.key_digest,
@@ -85,7 +85,7 @@ class DraftWriter:
             retention_now=self._infra.retention_now(),
         ):
             return None
-        first = await keys.read_idempotency_key(db, key.lane, key.key_digest)
+        first = await locks.read_idempotency_key(db, key.lane, key.key_digest)
         if first["body_digest"] != request_digest:
             raise IdempotencyKeyReused(f"the key {key.key} was already used with a different body")
         return results.decode_results(first["response"], items)
@@ -145,7 +145,7 @@ class DraftWriter:
             draft.queue.id: draft.queue for draft in drafts if draft.queue.max_waiting is not None and draft.accepted
         }
         for _, queue in sorted(limited.items(), reverse=True):  # in the order of the queue locks
-            await keys.lock_lane(db, queue_lock_id(queue.id))
+            await locks.lock_lane(db, queue_lock_id(queue.id))
             assert queue.max_waiting is not None
             free = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
             candidates = [draft for draft in drafts if draft.queue.id == queue.id and draft.accepted]

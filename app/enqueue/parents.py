@@ -82,7 +82,7 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
     """Rejects jobs with an unknown parent, and all jobs that depend on rejected ones."""
     accepted = [draft for draft in drafts if draft.accepted]
     async for draft in in_slices(accepted):
-        draft.reject(unknown_parent(draft, unknown))
+        draft.reject(unknown_parent_problem(draft, unknown))
     rejected = [draft for draft in drafts if draft.problem is not None]
     if not rejected:
         return
@@ -145,7 +145,7 @@ async def _lock_parents(db: Executor, ids: set[UUID], retention_now: datetime) -
     return live, finished
 
 
-def unknown_parent(draft: JobDraft, unknown: set[UUID]) -> ValidationFailed | None:
+def unknown_parent_problem(draft: JobDraft, unknown: set[UUID]) -> ValidationFailed | None:
     """Returns the problem of a job that has one of the unknown parents, otherwise None."""
     for parent in draft.parents:
         if parent in unknown:

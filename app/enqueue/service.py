@@ -166,7 +166,7 @@ class EnqueueService:
         parent_ids -= {draft.row.id for draft in drafts}
         inaccessible = parent_ids - await self._queues.visible_to(parent_ids, access)
         async for draft in in_slices(drafts):
-            draft.reject(parents.unknown_parent(draft, inaccessible))
+            draft.reject(parents.unknown_parent_problem(draft, inaccessible))
 
     # For schedules: the same checks, and an enqueue in the caller's transaction.
 

@@ -20,7 +20,7 @@ from app.enqueue.schemas import OnDuplicate
 from app.errors import DuplicateJob, Fault
 from app.http.schema_types import value_or
 from app.jobs import store
-from app.locks import store as keys
+from app.locks import store as locks
 from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache
 
@@ -45,16 +45,16 @@ async def find_duplicates(
     the keys of finished jobs that retention may remove at `retention_now`.
     """
     keyed = [draft for draft in drafts if draft.unique is not None]
-    holders = await _holders(
+    holders = await _find_holders(
         db, await _lock_keys(db, {draft.unique_digest for draft in keyed}, now), window_now, retention_now
     )
     first: dict[UUID, JobDraft] = {}
     for draft in keyed:
         digest = draft.unique_digest
         if digest in first:
-            _duplicate_in_batch(first[digest], draft, queues)
+            _mark_duplicate_in_batch(first[digest], draft, queues)
         elif digest in holders:
-            _duplicate_of(holders[digest], draft)
+            _mark_duplicate(holders[digest], draft)
         else:
             first[digest] = draft
 
@@ -92,7 +92,7 @@ async def assign_keys(db: Executor, drafts: Iterable[JobDraft], now: datetime) -
             params = UniqueKeyParams(digest, draft.row.id, held_for, now + ends_after)
             lanes.setdefault(lane_of_key(digest, KEY_LANES), {})[digest] = params
     for lane, assignments in sorted(lanes.items()):
-        await keys.assign_unique_keys(db, lane, sorted(assignments.values()))
+        await locks.assign_unique_keys(db, lane, sorted(assignments.values()))
 
 
 async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> list[UniqueRow]:
@@ -102,11 +102,11 @@ async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> li
     return [
         row
         for lane, lane_digests in sorted(lanes.items())
-        for row in await keys.lock_unique_keys(db, lane, lane_digests, now + RECHECK_AFTER)
+        for row in await locks.lock_unique_keys(db, lane, lane_digests, now + RECHECK_AFTER)
     ]
 
 
-async def _holders(
+async def _find_holders(
     db: Executor, rows: Sequence[UniqueRow], window_now: datetime, retention_now: datetime
 ) -> dict[UUID, UUID]:
     """Maps each key that is not free to the job that has it.
@@ -141,7 +141,7 @@ async def _still_stored(
     return stored
 
 
-def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
+def _mark_duplicate(existing: UUID, draft: JobDraft) -> None:
     """Marks the draft as a duplicate of a stored job, or rejects it."""
     assert draft.unique is not None
     if draft.unique.on_duplicate is OnDuplicate.REJECT:
@@ -150,7 +150,7 @@ def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
     draft.become_duplicate(existing, replaces=draft.unique.on_duplicate is OnDuplicate.REPLACE)
 
 
-def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
+def _mark_duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
     """Handles two jobs of one call with the same unique key. `on_duplicate` of the second decides.
 
     `reject` rejects the second. Otherwise it becomes a duplicate of the first, and `replace` also

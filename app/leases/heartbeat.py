@@ -51,7 +51,7 @@ class HeartbeatService:
     @uses_reserved_connections
     async def extend(self, heartbeat: Heartbeat, access: Access) -> HeartbeatAnswer:
         leases = value_or(heartbeat.leases, [])
-        await self._check(leases)
+        await self._check_leases(leases)
         received_at = self._infra.now()
         self._workers.record_seen(heartbeat.worker_id, access.caller)
         visible = await self._queues.visible_to((lease.job_id for lease in leases), access)
@@ -90,7 +90,7 @@ class HeartbeatService:
             raise LeaseLost(job_id, public_state(record.state), record.attempt)
         return _to_status(job_id, row)
 
-    async def _check(self, leases: Sequence[HeldLease]) -> None:
+    async def _check_leases(self, leases: Sequence[HeldLease]) -> None:
         check_count(leases, "leases", self._infra.settings)
         raise_for_faults(
             await map_in_slices(lambda item: self._check_fields(item[1], f"/leases/{item[0]}"), enumerate(leases))

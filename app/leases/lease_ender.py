@@ -55,7 +55,7 @@ class LeaseEnder:
         return [row for rows in await for_each(lanes.items(), lambda item: self.end_lane(*item)) for row in rows]
 
     async def end_lane(self, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
-        rows = await self._end(self._infra.db, lane, lease_ends)
+        rows = await self._end_in_batches(self._infra.db, lane, lease_ends)
         self.publish_ended(lane, rows)
         return rows
 
@@ -72,7 +72,7 @@ class LeaseEnder:
         await self._queues.load([lane])  # in the transaction this would need a second connection
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
-            rows = await self._end(transaction, lane, lease_ends)
+            rows = await self._end_in_batches(transaction, lane, lease_ends)
             cooldowns = _cooldowns(lease_ends, {row.id: row for row in rows}, self._infra.now())
             if cooldowns:
                 await self._group_scheduler.start_cooldowns(transaction, lane, cooldowns)
@@ -87,7 +87,7 @@ class LeaseEnder:
         if rows and self._queues.counts_leases(lane):
             self._events.publish(JobsClaimable(lane, len(rows)))
 
-    async def _end(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
+    async def _end_in_batches(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
         """Ends leases in batches, so that no statement blocks the event loop.
 
         The batches are in the order of the job ids: this is the lock order of the caller's

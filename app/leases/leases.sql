@@ -21,7 +21,7 @@
 -- Statements that read all leases (leases_of_worker, count_leases_of_caller) use the index on
 -- purpose.
 
--- fragment: lock_as_decided
+-- fragment: lock_if_unchanged
 -- The rest of a WHERE: matches only leases that are unchanged since the decision. The state is the
 -- same, and for expire, timeout and reconcile no heartbeat came in between.
 jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = input.previous_state
@@ -37,12 +37,12 @@ FOR UPDATE OF jobs
     greatest(1, coalesce(cardinality(attempts), 0) - replaces_record::int + 2 - :max_attempt_records):
 ]
 
--- fragment: deducted_leases
+-- fragment: deducted_counts
 -- Subtracts the `deleted` jobs from the counters scheduled, ready and running.
 -count(*) FILTER (WHERE previous_state = 'scheduled'), -count(*) FILTER (WHERE previous_state IN {{shown_as_ready}}),
 -count(*) FILTER (WHERE previous_state = 'running')
 
--- fragment: new_records
+-- fragment: failed_count
 -- What is added to the counter `failed`. A run whose record is replaced has been counted already.
 count(attempt_record) FILTER (WHERE NOT replaces_record)
 
@@ -108,7 +108,7 @@ recorded_parents AS (
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, completed)
-    SELECT :lane, {{deducted_leases}}, count(*)
+    SELECT :lane, {{deducted_counts}}, count(*)
     FROM deleted
     HAVING count(*) > 0
 )
@@ -158,7 +158,7 @@ WITH locked AS (
         id, token, previous_state, expected_expiry, unreported_since, next_state, reason, settled_as, run_at, attempt,
         crashes, checkpoint, attempt_record, replaces_record
     ) ON jobs.id = input.id AND jobs.lease_token = input.token
-    WHERE jobs.cancel_requested_at IS NULL AND {{lock_as_decided}}
+    WHERE jobs.cancel_requested_at IS NULL AND {{lock_if_unchanged}}
 ),
 requeued AS (
     UPDATE jobs
@@ -196,7 +196,7 @@ counted AS (
             - count(*) FILTER (WHERE previous_state IN {{shown_as_ready}}),
         -count(*) FILTER (WHERE previous_state = 'running'),
         count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE previous_state = 'scheduled'),
-        {{new_records}}
+        {{failed_count}}
     FROM requeued
     HAVING count(*) > 0
 )
@@ -222,7 +222,7 @@ WITH locked AS (
         id, token, previous_state, expected_expiry, unreported_since, reason, settled_as, attempt, crashes, checkpoint,
         attempt_record, replaces_record, error_type, fingerprint
     ) ON jobs.id = input.id AND jobs.lease_token = input.token
-    WHERE jobs.cancel_requested_at IS NULL AND {{lock_as_decided}}
+    WHERE jobs.cancel_requested_at IS NULL AND {{lock_if_unchanged}}
 ),
 deleted AS (
     DELETE FROM jobs
@@ -242,7 +242,7 @@ dead_lettered AS (
 {{recorded_dead_parents}},
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, dead, failed)
-    SELECT :lane, {{deducted_leases}}, count(*), {{new_records}}
+    SELECT :lane, {{deducted_counts}}, count(*), {{failed_count}}
     FROM deleted
     HAVING count(*) > 0
 )
@@ -268,7 +268,7 @@ WITH locked AS (
         id, token, previous_state, expected_expiry, unreported_since, settled_as, crashes, checkpoint, attempt_record,
         replaces_record
     ) ON jobs.id = input.id AND jobs.lease_token = input.token
-    WHERE {{lock_as_decided}}
+    WHERE {{lock_if_unchanged}}
 ),
 deleted AS (
     DELETE FROM jobs
@@ -286,7 +286,7 @@ finished AS (
 {{recorded_cancelled_parents}},
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, cancelled)
-    SELECT :lane, {{deducted_leases}}, count(*)
+    SELECT :lane, {{deducted_counts}}, count(*)
     FROM deleted
     HAVING count(*) > 0
 )

@@ -166,7 +166,7 @@ def _attempt_record(row: LeaseRow, lease_end: LeaseEnd, now: datetime, *, cancel
     return msgspec.json.encode(attempt).decode()
 
 
-def stored_error(sent: SentError) -> JobError:
+def to_stored_error(sent: SentError) -> JobError:
     """Prepares a worker's error for storage: cuts texts and removes NUL, which Postgres rejects."""
     return JobError(
         message=_clean(sent.message),

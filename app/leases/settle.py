@@ -23,7 +23,7 @@ from app.leases import store
 from app.leases.completion_batcher import CompletionBatcher, by_id_number, parse_token
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.lease_ender import LeaseEnder
-from app.leases.retry_decision import IMMEDIATE, LeaseEnd, stored_error
+from app.leases.retry_decision import IMMEDIATE, LeaseEnd, to_stored_error
 from app.leases.rows import SettledRow, SettlementRecord
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.to_response import not_found_result, repeated_settle_result, settle_result
@@ -143,7 +143,7 @@ def _lease_end(item: Settlement) -> LeaseEnd:
         job_id=item.job_id,
         token=parse_token(item.lease_token),
         outcome=item.outcome.value,  # type: ignore[arg-type]
-        error=None if item.error is UNSET else stored_error(item.error),
+        error=None if item.error is UNSET else to_stored_error(item.error),
         retryable=value_or(item.retryable, True),
         delay_seconds=value_or(item.retry_after_seconds if item.outcome is Outcome.FAIL else item.delay_seconds, None),
         checkpoint=raw_to_text(item.checkpoint),

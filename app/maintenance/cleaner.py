@@ -76,4 +76,4 @@ class Cleaner(PeriodicService):
 
     async def _delete_dead_letters(self, before: datetime) -> None:
         while ids := await dead_letter_store.expired_dead_letters(self._infra.db, before, BATCH_SIZE):
-            log.info("dead letters removed by age", count=await self._dead_letters.remove(ids))
+            log.info("dead letters removed by age", count=await self._dead_letters.delete(ids))

@@ -240,10 +240,10 @@ def change_payload() -> None:
 
 
 def skip_unique_check() -> None:
-    async def no_holders(*_: object) -> dict[UUID, UUID]:
+    async def find_no_holders(*_: object) -> dict[UUID, UUID]:
         return {}
 
-    uniqueness._holders = no_holders  # type: ignore[assignment]
+    uniqueness._find_holders = find_no_holders  # type: ignore[assignment]
 
 
 def _start_in_background(work: Any) -> None:

@@ -17,7 +17,7 @@ from app.leases.retry_decision import (
     backoff,
     decide,
     fingerprint,
-    stored_error,
+    to_stored_error,
 )
 from app.leases.rows import LeaseRow, RetryDecision
 from app.leases.schemas import SentError
@@ -223,7 +223,9 @@ def test_fingerprint_length_is_limited(message: str, error_type: str) -> None:
 
 
 def test_error_is_stored_without_nul_and_truncated() -> None:
-    stored = stored_error(SentError(message="a\x00b" + "x" * 10_000, error_type="\x00" + "T" * 300, stack="s" * 10_000))
+    stored = to_stored_error(
+        SentError(message="a\x00b" + "x" * 10_000, error_type="\x00" + "T" * 300, stack="s" * 10_000)
+    )
     assert stored.message == ("ab" + "x" * 10_000)[:MAX_TEXT_BYTES]
     assert stored.error_type == "T" * 200
     assert stored.stack == "s" * MAX_TEXT_BYTES
