@@ -77,7 +77,7 @@ def render(problem: errors.Problem, instance: str, headers: Mapping[str, str] | 
     all_headers = {**problem.headers, **(headers or {})}
     if problem.retry_after is not None:
         all_headers["Retry-After"] = str(problem.retry_after)
-    body = msgspec.json.encode(to_response_model(problem, instance))
+    body = msgspec.json.encode(to_response_model(problem, instance)) + b"\n"
     return Response(body, problem.status, all_headers, "application/problem+json")
 
 
@@ -146,7 +146,8 @@ async def _on_routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         return _wrong_method(request)
-    return render(NotFound(f"{request.method} {request.url.path}"), request_id(request.scope), error.headers)
+    detail = f"there is no {request.method} {request.url.path}; /docs lists all operations"
+    return render(NotFound(detail), request_id(request.scope), error.headers)
 
 
 def _wrong_method(request: Request) -> Response:

@@ -33,6 +33,7 @@ def test_example_request_returns_the_documented_response(name: str, api_for: Api
     real = with_real_ids(sent, SETUPS[name](api))
     response = api.http.request(sent["method"], real["path"], json=real.get("body"), headers=real.get("headers"))
     assert response.status_code == expected["status"], response.text
+    assert response.text.endswith("\n"), "curl would print the shell's prompt on the last line"
     if "json" in response.headers["content-type"]:
         assert shape(response.json()) == shape(expected["body"])
     else:
