@@ -237,5 +237,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
         if not self.min_lease_seconds <= self.default_lease_seconds <= self.max_lease_seconds:
-            raise ValueError("the default lease must be between the shortest and the longest lease")
+            raise ValueError(
+                "LONGSHORE_DEFAULT_LEASE_SECONDS must be between LONGSHORE_MIN_LEASE_SECONDS "
+                "and LONGSHORE_MAX_LEASE_SECONDS"
+            )
         return self

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.support import WRONG_SETTINGS, command_line, fail, run_with_broker, validate
+from app.cli.support import WRONG_SETTINGS, admin_key_command, fail, run_with_broker, validate
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,8 +22,8 @@ async def warn_without_admin(broker: "Broker") -> None:
     """Warns if no administrator key is live. A warning is enough, because the command line can
     create one at any time."""
     if not await broker.api_keys.has_admin():
-        command = command_line("keys", "create", "--name", "admin", "--admin")
-        print(f"longshore: warning: no active key has the admin scope; create one with `{command}`", file=sys.stderr)
+        command = admin_key_command(broker.infra.settings)
+        print(f"longshore: warning: no active key has the admin scope; create one: {command}", file=sys.stderr)
 
 
 @cli.command("create")

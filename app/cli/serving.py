@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from app.cli.support import WRONG_SETTINGS, command_line, embedded_folder, fail, redact
+from app.cli.support import WRONG_SETTINGS, admin_key_command, embedded_folder, fail, redact
 
 if TYPE_CHECKING:
     from socket import socket
@@ -30,8 +30,7 @@ def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
     if has_api_keys(dsn) is False:
         fail(
             f"there is no API key, so {settings.host} would be open to everyone who can reach it. "
-            "Create one with the same settings: "
-            f"`{command_line('keys', 'create', '--name', 'admin', '--admin')}`, or set LONGSHORE_ALLOW_ANONYMOUS=true",
+            f"Create one: {admin_key_command(settings)}, or set LONGSHORE_ALLOW_ANONYMOUS=true",
             WRONG_SETTINGS,
         )
 
@@ -69,30 +68,28 @@ def run(settings: "Settings", dsn: str, listener: "socket", on_stopped: "Stopped
 
     external = settings.database_url and redact(settings.database_url.get_secret_value())
     location = external or f"{embedded_folder(settings)} (embedded Postgres)"
+    # Only for terminals: a log pipeline may read stderr, and finds the same in `broker started`.
+    banner = format_banner(base_url(listener), location, has_api_keys(dsn) is True) if sys.stderr.isatty() else ""
     server.serve(
         create_app(settings, dsn),
         settings,
         listener,
-        on_listening=lambda _host, _port: print_banner(base_url(listener), location),
+        on_listening=lambda _host, _port: print(banner, end="", file=sys.stderr, flush=True),
         on_stopped=on_stopped,
     )
 
 
-def print_banner(base: str, location: str) -> None:
-    """Prints a banner if stderr is a terminal. Otherwise a log pipeline may read stderr, and finds
-    the same in the log line `broker started`."""
-    if not sys.stderr.isatty():
-        return
-    print(
-        f"""Longshore listens on {base} (documentation: {base}/docs)
+def format_banner(base: str, location: str, needs_key: bool) -> str:
+    """Returns the lines that `serve` prints on a terminal: where the broker listens, and commands
+    to try."""
+    header = ' -H "Authorization: Bearer $LONGSHORE_KEY"' if needs_key else ""
+    return f"""Longshore listens on {base} (documentation: {base}/docs)
 Data: {location}
-Try:
-  curl -s {base}/jobs -d '{{"queue": "mail", "job_type": "welcome", "payload": {{"to": "ada"}}}}'
-  curl -s {base}/claim -d '{{"queues": ["mail"], "worker_id": "me", "wait_seconds": 5}}'
-  curl -s {base}/stats""",
-        file=sys.stderr,
-        flush=True,
-    )
+Try{" (with an API key in LONGSHORE_KEY)" if needs_key else ""}:
+  curl -s {base}/jobs{header} -d '{{"queue": "mail", "job_type": "welcome", "payload": {{"to": "ada"}}}}'
+  curl -s {base}/claim{header} -d '{{"queues": ["mail"], "worker_id": "me", "wait_seconds": 5}}'
+  curl -s {base}/stats{header}
+"""
 
 
 @contextmanager

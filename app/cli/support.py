@@ -47,7 +47,7 @@ def load_settings(**overrides: str | int | None) -> "Settings":
         settings = Settings(**options)
     except ValidationError as error:
         problems = (
-            f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {explain_setting(item)}"
+            f"{variable(str(item['loc'][0]))}: {explain_setting(item)}" if item["loc"] else explain_setting(item)
             for item in error.errors()
         )
         fail("; ".join(problems), WRONG_SETTINGS)
@@ -172,22 +172,19 @@ def run_with_broker(
         try:
             asyncio.run(run(dsn))
         except DatabaseUnavailable as problem:
-            fail(
-                f"the database cannot be used ({problem.detail}): "
-                "is it running, and is its schema migrated (`python -m app migrate`)?",
-                FAILED,
-            )
+            fail(f"the database cannot be used: {problem.detail}", FAILED)
         except Problem as problem:
             fail(problem.detail, FAILED)
 
 
 def upgrade(dsn: str) -> "UpgradeResult":
     from app.db import migrations
+    from app.db.failure_causes import describe
 
     try:
         return migrations.upgrade(dsn)
     except OSError as error:  # asyncpg raises the socket's own error
-        fail(f"the database cannot be reached: {error}", FAILED)
+        fail(describe(error, dsn), FAILED)
     except migrations.UnknownRevision as error:
         fail(str(error), FAILED)
 
@@ -217,6 +214,18 @@ def command_line(*arguments: str) -> str:
     return shlex.join([interpreter, "-m", "app", *arguments])
 
 
+def admin_key_command(settings: "Settings") -> str:
+    """Returns the command line that creates an administrator's key in the database of these
+    settings. It names the variables with secrets, but does not show their values."""
+    from app.settings import Settings
+
+    secrets = [variable(name) for name in ("database_url", "key_pepper") if getattr(settings, name) is not None]
+    needs_folder = settings.database_url is None and settings.data_dir != Settings.model_fields["data_dir"].default
+    folder = f"LONGSHORE_DATA_DIR={shlex.quote(str(settings.data_dir))} " if needs_folder else ""
+    command = f"`{folder}{command_line('keys', 'create', '--name', 'admin', '--admin')}`"
+    return f"{command} with the same {' and '.join(secrets)}" if secrets else command
+
+
 def embedded_folder(settings: "Settings") -> Path:
     return settings.data_dir.absolute() / "postgres"
 
@@ -230,8 +239,10 @@ def exit_on_error() -> Iterator[None]:
 
     try:
         yield
-    except (EmbeddedError, OSError) as error:
+    except EmbeddedError as error:
         fail(str(error), FAILED)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
     except Exception as error:
         if not is_database_error(error):
             raise

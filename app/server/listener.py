@@ -37,4 +37,4 @@ def base_url(listener: socket.socket) -> str:
 
 
 def _explain(error: OSError, host: str, port: int) -> OSError:
-    return OSError(f"cannot listen on {host} port {port}: {error.strerror}; set LONGSHORE_HOST and LONGSHORE_PORT")
+    return OSError(f"cannot listen on {host} port {port}: {error.strerror}; change LONGSHORE_HOST or LONGSHORE_PORT")

@@ -101,7 +101,7 @@ def test_unreachable_or_unmigrated_database_prints_one_clear_line(postgres: str)
     assert_one_line(
         invoke("list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nowhere"), "the database cannot be used"
     )
-    assert_one_line(invoke("list", DATABASE_URL=postgres), "python -m app migrate")
+    assert_one_line(invoke("list", DATABASE_URL=postgres), "python -m app migrate`\n")
 
 
 def assert_one_line(failed: "subprocess.CompletedProcess[str]", text: str) -> None:

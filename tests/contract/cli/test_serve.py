@@ -4,6 +4,7 @@ survives."""
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import httpx
 import pytest
 
 from app import RELEASE
-from app.db.migrations import head
+from app.db.migrations import ROOT, head
 from tests.api_client import Json
 from tests.conftest import wait_until
 from tests.contract.cli.command import environment, run
@@ -29,14 +30,19 @@ from tests.faults.db.test_embedded import is_alive, postmaster_pid
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """A data folder for all tests of this module, because initdb is slow.
-
-    The user of Postgres can open it. If root runs the tests, that is another user."""
+@contextmanager
+def new_folder() -> Iterator[Path]:
+    """The user of Postgres can open the folder. If root runs the tests, that is another user."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name, "data")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A data folder for most tests of this module, because initdb is slow."""
+    with new_folder() as folder:
+        yield folder
 
 
 @contextmanager
@@ -110,19 +116,38 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
 
 
 def test_terminal_gets_a_banner_with_working_commands(folder: Path) -> None:
+    check_banner(folder, "127.0.0.2")
+
+
+def test_command_of_a_refused_start_creates_the_key_that_the_banner_asks_for() -> None:
+    """Runs the command as printed, without the variables of the start."""
+    with new_folder() as folder:
+        refused = run("serve", "--host", "0.0.0.0", LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
+        (command,) = re.findall("`(.+)`", json.loads(refused.stderr.splitlines()[-1])["detail"])
+        check_banner(folder, "0.0.0.0", LONGSHORE_KEY=shell(command).strip())
+
+
+def check_banner(folder: Path, host: str, **variables: str) -> None:
+    """Runs the commands of the banner; they succeed."""
     master, slave = pty.openpty()
-    with serving(folder, "--host", "127.0.0.2", errors=slave) as process, os.fdopen(master) as terminal:
+    with serving(folder, "--host", host, errors=slave) as process, os.fdopen(master) as terminal:
         os.close(slave)
         lines = (line.strip() for line in iter(terminal.readline, ""))
         banner = list(islice((line for line in lines if not line.startswith("{")), 6))
-        assert banner[0].startswith("Longshore listens on http://127.0.0.2:")
+        assert banner[0].startswith(f"Longshore listens on http://{host}:")
         assert str(folder) in banner[1]
         assert [line.split()[0] for line in banner[3:]] == ["curl"] * 3
-        outputs = [
-            subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in banner[3:]
-        ]
-        assert [output.startswith("{") for output in outputs] == [True] * 3
+        bodies = [json.loads(shell(line, **variables)) for line in banner[3:]]
+        assert [body for body in bodies if body.get("status", 200) != 200] == []
         stop(process, signal.SIGTERM, folder)
+
+
+def shell(command: str, **variables: str) -> str:
+    done = subprocess.run(
+        command, shell=True, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_ctrl_c_keeps_the_data_and_second_broker_names_the_owner_of_the_folder(folder: Path) -> None:
