@@ -19,6 +19,7 @@ EXECUTED_HERE = {
     "docs/guides/limits.md",
     "docs/guides/unique-keys.md",
     "docs/guides/deadlines.md",
+    "docs/guides/dead-letters.md",
     "docs/guides/dependencies.md",
     "docs/guides/schedules.md",
     "docs/guides/job-types.md",
@@ -29,7 +30,7 @@ EXECUTED_ELSEWHERE = {"docs/operations/backup.md"}  # tests/contract/cli/test_ba
 
 @pytest.fixture
 def mail(api: Api) -> Api:
-    """The queue of the README and the quickstart."""
+    """The queue of the README."""
     return Api(api.http, "mail")
 
 
@@ -50,15 +51,17 @@ def test_readme_first_job_is_enqueued(mail: Api, broker: RunningBroker) -> None:
 
 @pytest.mark.slow
 def test_quickstart_commands_have_the_documented_results(mail: Api, broker: RunningBroker) -> None:
+    """A newcomer reads the README first, so its job is still waiting."""
+    run_bash(broker.base, *code(README, "bash"))
     printed = run_bash(broker.base, *code(QUICKSTART, "bash"))
     assert '"status":"already_settled"' in printed
     assert '"state":"dead"' in printed
     assert '"fingerprint":"SmtpError: no mailbox #"' in printed
     assert '"replayed":1' in printed
-    replayed, completed = mail.get("/jobs", queue="mail")["items"]
+    replayed, completed = mail.get("/jobs", queue="letters")["items"]
     assert (completed["state"], completed["result"]) == ("completed", {"message_id": "m-1"})
-    assert (replayed["state"], replayed["payload"], replayed["replay_count"]) == ("ready", {"to": "grace"}, 1)
-    assert mail.counts() == {"completed": 1, "ready": 1}
+    assert (replayed["state"], replayed["payload"], replayed["replay_count"]) == ("completed", {"to": "grace"}, 1)
+    assert mail.counts() == {"ready": 1}
 
 
 def test_quickstart_needs_nothing_but_curl_and_python() -> None:
@@ -82,6 +85,16 @@ def test_job_types_guide_rejects_an_invalid_payload(broker: RunningBroker, api: 
 def test_unique_keys_guide_leaves_one_job(broker: RunningBroker, api: Api) -> None:
     run_guide("unique-keys", broker)
     assert len(api.get("/jobs", queue="search")["items"]) == 1
+
+
+def test_dead_letters_guide_replays_both_jobs(broker: RunningBroker, api: Api) -> None:
+    printed = run_guide("dead-letters", broker)
+    assert '"fingerprint":"MissingField: order # has no currency","count":2' in printed
+    assert '"matched":2,"replayed":0,"remaining":2' in printed
+    assert printed.count('"replayed":1,') == 2
+    assert '"matched":0,"purged":0' in printed
+    jobs = api.get("/jobs", queue="invoices")["items"]
+    assert [(job["replay_count"], job["payload"].get("currency")) for job in jobs] == [(1, "EUR"), (1, None)]
 
 
 def test_deadlines_guide_enqueues_a_job_with_deadlines(broker: RunningBroker, api: Api) -> None:
