@@ -4,7 +4,9 @@ import logging
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from types import TracebackType
+from typing import BinaryIO
 
 import msgspec
 import structlog
@@ -24,10 +26,30 @@ def configure(level: str) -> None:
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        logger_factory=structlog.BytesLoggerFactory(_LossyFile(sys.stderr.buffer)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+class _LossyFile:
+    """A file that drops what cannot be written: the reader of the pipe has exited, or the disk is
+    full.
+
+    Otherwise a call would fail after its commit, because it could not be logged. Nothing is
+    buffered: Python would fail to write it at exit, and change the exit status."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = getattr(file, "raw", file)
+
+    def write(self, line: bytes) -> None:
+        with suppress(OSError):
+            while line and (written := self._file.write(line)):  # None: the pipe is full and does not block
+                line = line[written:]
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
 
 
 def capture_everything_else() -> None:

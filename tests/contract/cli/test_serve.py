@@ -115,6 +115,19 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
         assert (line["leases"], line["requests"], line["connections"]) == (1, 0, 0)
 
 
+def test_broker_serves_and_stops_cleanly_after_the_reader_of_its_log_exited(folder: Path) -> None:
+    """Pausing a queue is logged after its commit."""
+    with serving(folder) as process:
+        base = wait_until_started(process)["address"]
+        assert process.stderr is not None
+        process.stderr.close()
+        for path in ("/queues/silent", "/queues/silent/pause"):
+            method = "POST" if path.endswith("pause") else "PUT"
+            assert httpx.request(method, f"{base}{path}", json={}, timeout=60).status_code < 300
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def test_terminal_gets_a_banner_with_working_commands(folder: Path) -> None:
     check_banner(folder, "127.0.0.2")
 
