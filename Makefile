@@ -33,7 +33,7 @@ with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.inde
 .PHONY: help run test test-fast lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model fuzz chaos chaos-full mutants failover patroni rolling image-check sbom fresh format lock openapi schema reference clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(READY) ## serve on 127.0.0.1:8080 with an embedded Postgres (or DATABASE_URL); Ctrl-C stops both
 	@exec $(BIN)/python -m app serve --migrate
