@@ -45,7 +45,7 @@ async function post(path, json, { headers = {}, signal } = {}) {
     signal: signal ? anyOf(signal, timeout) : timeout,
   });
   if (response.ok) return await response.json();
-  const problem = `HTTP ${response.status}: ${await response.text()}`;
+  const problem = `HTTP ${response.status}: ${(await response.text()).trim()}`;
   throw response.status === 429 || response.status >= 500 ? new Error(problem) : new Refused(problem);
 }
 
@@ -103,11 +103,16 @@ async function run(job) {
   try {
     await settle(job, "complete", { result: (await handle(job, cancelled.signal)) ?? null });
   } catch (error) {
-    const described = { message: String(error?.message ?? error), error_type: error?.name ?? "Error" };
+    const described = { message: String(error?.message ?? error), error_type: typeOf(error) };
     await settleFailure(job, { error: described, retryable: !(error instanceof NotRetryable) });
   } finally {
     clearInterval(heartbeats);
   }
+}
+
+// A class that extends Error inherits the name "Error" unless it sets another.
+function typeOf(error) {
+  return error?.name === "Error" ? error.constructor.name : (error?.name ?? "Error");
 }
 
 async function settle(job, outcome, body) {
@@ -133,9 +138,16 @@ async function sendHeartbeat(job, cancelled) {
   }
 }
 
+// A wrong key or a wrong queue name, for example.
+function exitIfRefused(error) {
+  if (!(error instanceof Refused)) throw error;
+  console.error(`/claim: ${error.message}`);
+  process.exit(1);
+}
+
 let directive = "run"; // an operator can drain this worker: POST /workers/{id}/drain
 while (directive === "run" && !shutdown.signal.aborted) {
-  const response = await claim();
+  const response = await claim().catch(exitIfRefused);
   for (const job of response.jobs) await run(job);
   directive = response.directive;
   if (response.jobs.length === 0) await sleep(response.poll_after_ms);

@@ -83,7 +83,7 @@ def post(path, body, headers=None):
             return json.load(response)
     except urllib.error.HTTPError as error:
         with error:
-            detail = error.read().decode(errors="replace")
+            detail = error.read().decode(errors="replace").strip()
         if error.code == 429 or error.code >= 500:
             raise OSError(f"HTTP {error.code}: {detail}") from error
         raise Refused(error.code, detail) from error
@@ -178,4 +178,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Refused as error:  # a wrong key or a wrong queue name, for example
+        sys.exit(f"/claim: {error}")

@@ -9,9 +9,14 @@
 # runs. On SIGTERM or Ctrl-C it finishes and settles its job before it exits.
 set -u
 
+for program in curl python3; do
+  command -v $program > /dev/null || { echo "this worker needs $program" >&2; exit 1; }
+done
+
 URL=${LONGSHORE_URL:-http://127.0.0.1:8080}
+URL=${URL%/}
 KEY=${LONGSHORE_KEY:-} # needs the scope `work`, if the broker requires keys
-WORKER_ID=$(hostname)-$$-$RANDOM$RANDOM # unique for each copy
+WORKER_ID=$HOSTNAME-$$-$RANDOM$RANDOM # unique for each copy
 # Removed at the end and not by an EXIT trap: a subshell that is killed right after its start runs that
 # trap too.
 WORK=$(mktemp -d)

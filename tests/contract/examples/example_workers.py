@@ -36,7 +36,8 @@ NODE = """
 async function handle(job, cancelled) {
   const { existsSync, writeFileSync } = await import("node:fs");
   if (job.job_type === "echo") return job.payload;
-  if (job.job_type === "fail") throw new Error("no mailbox");
+  class NoMailbox extends Error {}
+  if (job.job_type === "fail") throw new NoMailbox("no mailbox");
   if (job.job_type === "not_json") return { answer: 42n };
   if (job.job_type === "until_cancelled") {
     while (!cancelled.aborted) await sleep(10);
@@ -71,6 +72,7 @@ class Example(NamedTuple):
     file: str
     program: str
     handler: str
+    error_type: str
     placeholder: "re.Pattern[str]" = PLACEHOLDER
     stops_cancelled_jobs: bool = True
 
@@ -94,8 +96,10 @@ class Example(NamedTuple):
 
 
 EXAMPLES = [
-    Example("README.md", sys.executable, README_HANDLER, README_PLACEHOLDER, stops_cancelled_jobs=False),
-    Example("worker.py", "python3", PYTHON),
-    Example("worker.mjs", "node", NODE),
-    Example("worker.sh", "bash", BASH),
+    Example(
+        "README.md", sys.executable, README_HANDLER, "RuntimeError", README_PLACEHOLDER, stops_cancelled_jobs=False
+    ),
+    Example("worker.py", "python3", PYTHON, "RuntimeError"),
+    Example("worker.mjs", "node", NODE, "NoMailbox"),
+    Example("worker.sh", "bash", BASH, "exit_1"),
 ]

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.api_client import Api, Json, parse_time
-from tests.broker import broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.conftest import wait_until
 from tests.contract.cli.command import environment, run
 from tests.contract.examples.example_workers import EXAMPLES, Example
 from tests.database import Loop, create_database
 from tests.ports import reserved_port
+from tests.table import table
 
 pytestmark = pytest.mark.slow
 
@@ -112,11 +113,23 @@ def test_worker_handles_long_jobs_broker_restarts_cancellation_and_sigterm(
     command = example.command(tmp_path)
     workers = [deployment.start_worker(command) for _ in range(2)]
     check_long_jobs_on_both_copies(deployment)
-    check_settlement_while_the_broker_is_down(deployment)
+    check_settlement_while_the_broker_is_down(deployment, example.error_type)
     check_polls_of_a_killed_broker(deployment)
     if example.stops_cancelled_jobs:
         check_cancelled_job(deployment)
     check_termination(deployment, workers)
+
+
+@table("example", [example for example in EXAMPLES if example.file != "README.md"])
+def test_worker_exits_with_one_line_if_its_claim_is_rejected(
+    example: Example, broker: RunningBroker, tmp_path: Path
+) -> None:
+    command = [*example.command(tmp_path), "not a queue name"]
+    variables = environment(LONGSHORE_URL=f"{broker.base}/")
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("/claim: HTTP 422: ")
 
 
 def check_long_jobs_on_both_copies(deployment: Deployment) -> None:
@@ -138,7 +151,7 @@ def lease_end(deployment: Deployment, job: Json) -> float:
     return parse_time(deployment.api.job(job["id"])["lease_expires_at"]).timestamp()
 
 
-def check_settlement_while_the_broker_is_down(deployment: Deployment) -> None:
+def check_settlement_while_the_broker_is_down(deployment: Deployment, error_type: str) -> None:
     """Finishes two jobs while there is no broker. Other jobs wait in the queue: four that
     succeed, one that fails, and one whose result is not serializable as JSON."""
     running = deployment.start_jobs("cut-1", "cut-2")
@@ -154,7 +167,7 @@ def check_settlement_while_the_broker_is_down(deployment: Deployment) -> None:
     assert [job["state"] for job in deployment.wait_until_finished(running)] == ["completed"] * 2
     assert [job["result"] for job in deployment.wait_until_finished(echoes)] == [job["payload"] for job in echoes]
     failed, unserialisable = deployment.wait_until_finished([fails, not_json])
-    assert (failed["state"], failed["error"]["message"]) == ("dead", "no mailbox")
+    assert (failed["state"], failed["error"]) == ("dead", {"message": "no mailbox", "error_type": error_type})
     assert unserialisable["state"] == "dead"
     assert re.search("JSON|serialize", unserialisable["error"]["message"])
 
