@@ -114,10 +114,15 @@ def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
 def exit_on_signals() -> None:
     """Makes SIGTERM and SIGINT raise SystemExit, so that the context managers of `serve` stop the
     embedded Postgres. This works while uvicorn runs, too: it sends the signal again after its
-    shutdown."""
+    shutdown.
+
+    SIGHUP has the effect of SIGTERM, because closing a terminal sends it; under `nohup` it stays
+    ignored."""
 
     def exit_process(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, exit_process)
     signal.signal(signal.SIGINT, exit_process)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda _signal, _frame: signal.raise_signal(signal.SIGTERM))

@@ -128,11 +128,18 @@ def test_broker_serves_and_stops_cleanly_after_the_reader_of_its_log_exited(fold
         assert process.wait(60) == 0
 
 
+def test_closed_terminal_stops_the_broker_like_sigterm(folder: Path) -> None:
+    with serving(folder) as process:
+        wait_until_started(process)
+        lines = stop(process, signal.SIGHUP, folder)
+    assert [line["event"] for line in lines] == ["broker draining", "broker stopped", "shutdown complete"]
+
+
 def test_terminal_gets_a_banner_with_working_commands(folder: Path) -> None:
     check_banner(folder, "127.0.0.2")
 
 
-def test_command_of_a_refused_start_creates_the_key_that_the_banner_asks_for() -> None:
+def test_command_of_a_refused_start_creates_the_key_for_the_banner() -> None:
     """Runs the command as printed, without the variables of the start."""
     with new_folder() as folder:
         refused = run("serve", "--host", "0.0.0.0", LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
