@@ -131,8 +131,8 @@ def restored() -> None:
 
     async def end(broker: "Broker") -> None:
         count = await end_leases(broker.infra, broker.lease_ender)
-        few = {0: "no job was leased", 1: "1 lease ended; its job can be claimed again"}
-        print(few.get(count, f"{count} leases ended; their jobs can be claimed again"))
+        messages = {0: "no job was leased", 1: "1 lease ended; its job can be claimed again"}
+        print(messages.get(count, f"{count} leases ended; their jobs can be claimed again"))
 
     run_with_broker(end, shared=False)
 
