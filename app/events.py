@@ -31,8 +31,8 @@ class MovedJob(Protocol):
     """A job that has reached a new state. A new job counts, too: it has reached its first state.
 
     has_dependents   whether other jobs depend on it
-    admission        the number of its admission; if its lease has ended, of the one that ended
-                     with the lease
+    admission        the number of its admission; for a job whose lease has ended, the number that
+                     it had during the lease
     """
 
     @property

@@ -17,7 +17,7 @@ SLICE_SECONDS = 0.0005
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
     """Yields the items, for a loop with a short body. After each SLICE_SECONDS of work, lets the
-    event loop serve other requests; if it has done so, also after the last item."""
+    event loop serve other requests. Work of more than one slice does so at its end, too."""
     started, has_paused = perf_counter(), False
     for item in items:
         yield item

@@ -96,8 +96,8 @@ Try{" (with an API key in LONGSHORE_KEY)" if needs_key else ""}:
 def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
     """Writes the last log line of a broker, after everything has ended, including Postgres.
 
-    Yields a function that adds fields to the line. The server calls it; it does not if the broker
-    stops before it serves.
+    Yields a function that adds fields to the line. The server calls it, unless the broker stops
+    before it serves.
     """
     from app import RELEASE
     from app.log import log

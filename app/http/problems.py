@@ -159,8 +159,8 @@ def _allowed_methods(request: Request) -> str:
     """Lists all methods of the path, for the header Allow. The framework knows only the methods of
     the first matching route.
 
-    A path of its own, such as /jobs/batch, is not an id, but it may be a name: /schedules/preview
-    is also the path of a schedule named `preview`.
+    If a path is fixed, such as /jobs/batch, leaves out routes whose last segment is an id
+    (/jobs/{job_id}), but not a name: /schedules/preview can be a schedule named `preview`.
     """
     methods: Methods = request.app.state.methods
     path = request.scope["path"]

@@ -57,8 +57,8 @@ class DependencyResolver(PeriodicService):
         await store.delete_finished_parents(self._infra.db, lane, parents)
 
     async def _resolve(self, dependents: Sequence[DependentRow], *, failed: bool) -> None:
-        """Resolves the children, of any lane, of parents that have all completed or, with `failed`,
-        have all failed."""
+        """Resolves children of finished parents. `failed` says whether all these parents have
+        failed; otherwise all have completed. The children may have any lane."""
         parents = sorted({row.parent_id for row in dependents})
         for lane, ids in group_by_lane({row.child_id for row in dependents}, lambda job_id: job_id).items():
             await self._queues.load([lane])

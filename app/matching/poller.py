@@ -97,8 +97,8 @@ class Poller:
     def wake(self) -> None:
         """Wakes the poller.
 
-        Called for a job; and when the broker drains, or when the worker's directive becomes `drain`
-        or `stop`.
+        Called when a job may be claimable, when the broker drains, and when the worker's directive
+        becomes `drain` or `stop`.
         """
         self.is_woken = True
         self._end_sleep()
@@ -141,7 +141,7 @@ class Poller:
     def deliver(self, reservation: Reservation, rows: Sequence[ClaimedRow]) -> bool:
         """Ends a reservation with the jobs, or with none if they were not stored.
 
-        Without jobs the poller sleeps on. Returns False if the poller no longer waits for the jobs.
+        Without jobs the poller continues to sleep. Returns False if the poller no longer waits for the jobs.
         """
         if reservation.done():
             return False

@@ -214,7 +214,7 @@ class QueueCache:
         return self._by_name.get(name)
 
     async def find_all(self, names: Sequence[str]) -> list[Queue]:
-        """Returns the queues of these names, in their order: with the deleted, without the missing."""
+        """Returns the queues of these names, in their order, deleted or not. Skips missing ones."""
         await self._load_names(names)
         return list(self.cached(names).values())
 
