@@ -73,13 +73,19 @@ def _children(facts: Facts) -> Iterator[str]:
     ends: dict[str, list[Transition]] = defaultdict(list)
     for id, steps in facts.transitions.items():
         ends[id] = [step for step in steps if step.new in ("completed", "dead", "cancelled", GONE)]
-    for key, response_item in facts.acknowledged.items():
-        request = facts.requested[key]
-        parents = [facts.acknowledged[parent].id for parent in request.depends_on if parent in facts.acknowledged]
-        steps = facts.transitions.get(response_item.id, []) if parents else []
+    ids = {steps[0].row.key: id for id, steps in facts.transitions.items()}  # also of calls without a response
+    ids |= {key: item.id for key, item in facts.acknowledged.items()}
+    for key, id in ids.items():
+        request = facts.requested.get(key)
+        parents = [ids[parent] for parent in request.depends_on if parent in ids] if request else []
+        steps = facts.transitions.get(id, []) if parents else []
         unblocked = next((step for step in steps if step.new != "blocked"), None)
-        if unblocked is not None and (violation := _too_soon(request, unblocked, [ends[parent] for parent in parents])):
-            yield f"{violation}: {response_item.id}"
+        if (
+            request is not None
+            and unblocked is not None
+            and (violation := _too_soon(request, unblocked, [ends[parent] for parent in parents]))
+        ):
+            yield f"{violation}: {id}"
 
 
 def _too_soon(request: Item, unblocked: Transition, parents: list[list[Transition]]) -> str:

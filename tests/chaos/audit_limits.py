@@ -1,5 +1,5 @@
 """Limits in the audit log, at every change: running jobs of a queue and of a group, the rate of a
-queue, unfinished jobs of a unique key. Pure.
+queue, unfinished jobs of a unique key, jobs of one enqueue. Pure.
 
 Changes are counted in the order of their records. A claim holds its lane lock until its commit,
 so claims are in order. The end of a lease may be recorded before its commit, which makes the
@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from tests.chaos.audit_log import AuditRow
 from tests.chaos.facts import Facts
 from tests.chaos.final_state import QueueLimits
+from tests.chaos.transition_rules import LIVE
 from tests.chaos.transitions import GONE, Transition
-
-LIVE = ("scheduled", "blocked", "ready", "pending", "running")
 
 
 def w6_limits_are_kept(facts: Facts) -> list[str]:
-    return _running(facts) + _rates(facts) + _unique(facts)
+    return _running(facts) + _rates(facts) + _unique(facts) + _copies(facts)
 
 
 def _rates(facts: Facts) -> list[str]:
@@ -41,6 +40,15 @@ def _rates(facts: Facts) -> list[str]:
                     f"{row.id}, change {row.n}"
                 )
     return found
+
+
+def _copies(facts: Facts) -> list[str]:
+    """Finds a second job for one item of a request, even if one of them is gone at the end.
+
+    A replay into another queue stores a new job, but removes the dead letter."""
+    first = [steps[0].row for steps in facts.transitions.values() if steps[0].old == GONE]
+    counts = Counter(row.key for row in first if row.key and not row.replayed_from)
+    return [f"stored {count} times: {key}" for key, count in counts.items() if count > 1]
 
 
 def _unique(facts: Facts) -> list[str]:

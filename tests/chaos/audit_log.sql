@@ -2,12 +2,16 @@
 -- So a record is exactly as durable as the change itself.
 -- - `n` is the order of all changes of one job: the next transaction that touches its row waits for
 --   the commit of the one before.
--- - `at` is the machine's clock, which the clients share.
+-- - `at` is the machine's clock, which the clients share. `transaction_at` is its time when the
+--   transaction began: before that it cannot have locked a row.
+-- - `snapshot` says which transactions the statement saw. It is recorded when a job becomes ready or running.
 -- - A jump of the database's clock is a row of its own, with source 'clock'.
 CREATE TABLE audit_log (
     n bigint GENERATED ALWAYS AS IDENTITY,
     at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    transaction_at timestamptz NOT NULL DEFAULT pg_catalog.transaction_timestamp(),
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    snapshot text,
     source text NOT NULL,
     op text NOT NULL,
     lane int,
@@ -23,6 +27,9 @@ CREATE TABLE audit_log (
     settled_as text,
     group_key text,
     unique_key text,
+    key text,
+    replayed_from uuid,
+    priority int,
     run_at timestamptz,
     started_at timestamptz,
     lease_expires_at timestamptz,
@@ -32,6 +39,18 @@ CREATE TABLE audit_log (
     by interval
 );
 
+-- A STABLE function uses the snapshot of the statement that fires the trigger; others take a new one.
+CREATE FUNCTION audit_snapshot() RETURNS trigger
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    PERFORM pg_catalog.set_config('audit.snapshot', pg_catalog.pg_current_snapshot()::text, true);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER audit_snapshot BEFORE INSERT OR UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION audit_snapshot();
+
 CREATE FUNCTION audit_job() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -39,12 +58,14 @@ DECLARE
     job jobs := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
 BEGIN
     INSERT INTO public.audit_log (
-        source, op, lane, id, old_state, state, reason, token, deliveries, attempt, max_attempts, crashes, settled_as, group_key, unique_key,
-        run_at, started_at, lease_expires_at, deadline_at, expires_at, cancel_requested_at
+        snapshot, source, op, lane, id, old_state, state, reason, token, deliveries, attempt, max_attempts, crashes, settled_as, group_key,
+        unique_key, key, replayed_from, priority, run_at, started_at, lease_expires_at, deadline_at, expires_at, cancel_requested_at
     )
     VALUES (
+        CASE WHEN TG_OP <> 'DELETE' AND job.state IN ('ready', 'running') THEN current_setting('audit.snapshot') END,
         'jobs', TG_OP, job.lane, job.id, CASE WHEN TG_OP = 'UPDATE' THEN OLD.state END, job.state, job.state_reason, job.lease_token,
-        job.deliveries, job.attempt, job.max_attempts, job.crashes, job.settled_as, job.group_key, job.unique_key, job.run_at, job.started_at,
+        job.deliveries, job.attempt, job.max_attempts, job.crashes, job.settled_as, job.group_key, job.unique_key,
+        CASE WHEN TG_OP = 'INSERT' THEN job.payload::jsonb ->> 'key' END, job.replayed_from, job.priority, job.run_at, job.started_at,
         job.lease_expires_at, job.deadline_at, job.expires_at, job.cancel_requested_at
     );
     RETURN NULL;

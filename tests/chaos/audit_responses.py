@@ -20,7 +20,14 @@ def w7_responses_match_the_audit_log(facts: Facts) -> list[str]:
     accepted."""
     if not facts.transitions:
         return []
-    return [*_stored(facts), *_leases(facts), *_settlements(facts), *_unrequested(facts), *_cancels(facts)]
+    return [
+        *_stored(facts),
+        *_leases(facts),
+        *_settlements(facts),
+        *_unrequested(facts),
+        *_unrequested_extensions(facts),
+        *_cancels(facts),
+    ]
 
 
 def _stored(facts: Facts) -> Iterator[str]:
@@ -106,12 +113,31 @@ def _unrequested(facts: Facts) -> Iterator[str]:
                 yield f"not requested, or rejected: {step.settlement} of {id} delivery {step.row.deliveries}"
 
 
+def _unrequested_extensions(facts: Facts) -> Iterator[str]:
+    """Finds leases with a new end that no heartbeat requested, or whose heartbeat was rejected."""
+    for id, steps in facts.transitions.items():
+        for step in steps:
+            if step.before is None or step.old != "running" or step.new != "running":
+                continue
+            lease = facts.leases.get(id + step.row.token)
+            calls = [call for call in lease.lease_calls if call.f == "heartbeat"] if lease else []
+            if step.row.lease_until != step.before.lease_until and not any(
+                call.t0 <= step.row.at and (call.unknown or (call.accepted and step.row.at <= call.t1))
+                for call in calls
+            ):
+                yield f"not requested, or rejected: heartbeat of {id} delivery {step.row.deliveries}"
+
+
 def _was_requested(lease: Lease | None, step: Transition) -> bool:
     lease_calls = (
         [lease_call for lease_call in lease.settlements() if lease_call.item.outcome == step.settlement]
         if lease
         else []
     )
+    return _may_have_made(lease_calls, step)
+
+
+def _may_have_made(lease_calls: list[LeaseCall], step: Transition) -> bool:
     return any(
         lease_call.t0 <= step.row.at <= (inf if lease_call.unknown else lease_call.t1)
         for lease_call in lease_calls
@@ -122,14 +148,10 @@ def _was_requested(lease: Lease | None, step: Transition) -> bool:
 def _cancels(facts: Facts) -> Iterator[str]:
     """An accepted cancel has finished the job, or has requested cancellation of its run; no job is
     cancelled without a request."""
-    stopped = {
-        id: [step for step in steps if step.after and (step.after.cancelling or step.new in ENDED)]
-        for id, steps in facts.transitions.items()
-    }
     for invoke, result in facts.calls:
         if invoke.f == "cancel" and result is not None and result.type == "ok":
             for item in result.items or invoke.items:
-                if not any(step.row.at <= result.t1 for step in stopped.get(item.id, [])):
+                if not _is_stopped(facts.transitions.get(item.id, []), invoke.t0, result.t1):
                     yield f"response says cancelled, but it is not: {item.id}"
     for id, steps in facts.transitions.items():
         if (
@@ -138,6 +160,17 @@ def _cancels(facts: Facts) -> Iterator[str]:
             and not _cancel_was_requested(facts, steps[-1])
         ):
             yield f"cancelled before the request: {id}"
+
+
+def _is_stopped(steps: list[Transition], since: float, until: float) -> bool:
+    """Returns whether the job is stopped at the end of a call; a replay before the call restarts it."""
+    is_stopped = False
+    for step in steps:
+        if step.row.at <= until and step.after and (step.after.cancelling or step.new in ENDED):
+            is_stopped = True
+        elif step.row.at < since and step.old == "dead":
+            is_stopped = False
+    return is_stopped
 
 
 ENDED = ("completed", "dead", "cancelled")

@@ -11,6 +11,9 @@ QUEUES = {
     2: QueueLimits(name="limited", max_running=2),
     3: QueueLimits(name="grouped", max_running_per_group=1),
     4: QueueLimits(name="rated", rate=RateLimit(limit=2, per_seconds=1)),
+    5: QueueLimits(name="fair", fair=True),
+    6: QueueLimits(name="wide"),
+    7: QueueLimits(name="paused"),
 }
 
 

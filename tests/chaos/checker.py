@@ -5,6 +5,8 @@ from collections.abc import Callable
 from tests.chaos import (
     audit_atomicity,
     audit_limits,
+    audit_operations,
+    audit_order,
     audit_responses,
     end_causes,
     liveness,
@@ -36,10 +38,12 @@ INVARIANTS: dict[str, Callable[[Facts], list[str]]] = {
     "W2": transition_rules.w2_attempts_are_counted,
     "W3": transition_rules.w3_leases_end_for_a_reason,
     "W4": transition_rules.w4_dead_letters_have_a_cause,
-    "W5": transition_rules.w5_nothing_runs_early,
+    "W5": transition_rules.w5_jobs_run_in_their_time,
     "W6": audit_limits.w6_limits_are_kept,
     "W7": audit_responses.w7_responses_match_the_audit_log,
     "W8": audit_atomicity.w8_calls_are_atomic,
+    "W9": audit_order.w9_order_is_kept,
+    "W10": audit_operations.w10_operations_take_effect,
 }
 
 

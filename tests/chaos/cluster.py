@@ -69,6 +69,7 @@ class Cluster:
         self._ports = free_ports(2 * options.brokers)
         self.brokers: list[ChildProcess] = []
         self.hung_brokers = 0  # number of brokers that did not exit on SIGTERM
+        self.failed_brokers: list[int] = []  # exit statuses of brokers that exited by themselves, or not with 0
         self.producers: list[ChildProcess] = []
         self.operators: list[ChildProcess] = []
         self._api_keys = ApiKeyPairs(folder / "keys.json")
@@ -115,6 +116,15 @@ class Cluster:
         }
         return self.fork_server.fork("broker", log=self.folder / f"broker{number}.log", env=env)
 
+    def kill_broker(self, number: int) -> None:
+        self._check_alive(number)
+        self.brokers[number].send_signal(signal.SIGKILL)
+
+    def _check_alive(self, number: int) -> None:
+        """Records a broker that has exited, although nothing has told it to."""
+        if not self.brokers[number].is_alive:
+            self.failed_brokers.append(self.brokers[number].exit_status or 0)
+
     def restart_broker(self, number: int) -> None:
         """Starts a new broker process, in whatever state the old one is."""
         self.brokers[number].kill()
@@ -123,13 +133,15 @@ class Cluster:
 
     def terminate_broker(self, number: int) -> None:
         """Sends SIGTERM. A broker that does not exit logs its pending tasks, and is counted."""
+        self._check_alive(number)
         self.brokers[number].send_signal(signal.SIGTERM)
         self._wait_for_exit(number)
 
     def terminate_all_brokers(self) -> None:
         """Sends SIGTERM to all brokers at once, at the end of a run."""
-        for broker in self.brokers:
-            broker.send_signal(signal.SIGTERM)
+        for number in self.numbers:
+            self._check_alive(number)
+            self.brokers[number].send_signal(signal.SIGTERM)
         for number in self.numbers:
             self._wait_for_exit(number)
 
@@ -138,6 +150,8 @@ class Cluster:
             self.hung_brokers += 1
             self.brokers[number].send_signal(signal.SIGUSR1)
             self.brokers[number].has_exited_within(1)
+        elif status := self.brokers[number].exit_status:
+            self.failed_brokers.append(status)
 
     def wait_until_ready(self, number: int) -> None:
         deadline = time.monotonic() + 60

@@ -70,6 +70,11 @@ class QueueLimits(msgspec.Struct):
     max_running: int = 0
     max_running_per_group: int = 0
     rate: RateLimit | None = None
+    fair: bool = False
+
+    @property
+    def orders_by_group(self) -> bool:
+        return self.fair or bool(self.max_running_per_group)
 
 
 class FinalState(msgspec.Struct):
@@ -80,6 +85,7 @@ class FinalState(msgspec.Struct):
     stats: dict[str, int] = {}
     drained: bool = True
     hung_brokers: int = 0  # brokers that did not exit on SIGTERM
+    failed_brokers: list[int] = []  # exit statuses of brokers that exited by themselves, or not with 0
     deadlocks: int = 0  # detected by Postgres
     audit_log: list[AuditRow] = []
     queues: dict[int, QueueLimits] = {}
@@ -149,6 +155,7 @@ def read_final_state(cluster: Cluster, schedule_runs: list[ScheduleRuns], *, dra
         stats=stats,
         drained=drained,
         hung_brokers=cluster.hung_brokers,
+        failed_brokers=cluster.failed_brokers,
         deadlocks=cluster.postgres.deadlocks(),
         audit_log=recorded,
         queues=queues,

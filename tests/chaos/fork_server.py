@@ -32,8 +32,9 @@ class ForkRequest(msgspec.Struct):
 class ChildProcess:
     """A process like a Popen, but a child of the fork server, which reaps it."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, statuses: Path) -> None:
         self.pid = pid
+        self._statuses = statuses
 
     @property
     def is_alive(self) -> bool:
@@ -53,6 +54,12 @@ class ChildProcess:
             time.sleep(0.01)
         return not self.is_alive
 
+    @property
+    def exit_status(self) -> int | None:
+        """Returns the exit status of a process that has exited, negative after a signal."""
+        lines = [line.split() for line in self._statuses.read_text().splitlines()] if self._statuses.exists() else []
+        return next((int(status) for pid, status in reversed(lines) if int(pid) == self.pid), None)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGCONT)
         self.send_signal(signal.SIGKILL)
@@ -61,8 +68,9 @@ class ChildProcess:
 
 class ForkServer:
     def __init__(self, log: Path) -> None:
+        self._statuses = log.with_suffix(".exits")
         with log.open("ab") as errors:
-            command = [sys.executable, "-m", "tests.chaos.fork_server"]
+            command = [sys.executable, "-m", "tests.chaos.fork_server", str(self._statuses)]
             env = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
             self._process = subprocess.Popen(
                 command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
@@ -75,7 +83,7 @@ class ForkServer:
         with self._lock:
             self._process.stdin.write(msgspec.json.encode(ForkRequest(role, list(args), str(log), env or {})) + b"\n")
             self._process.stdin.flush()
-            return ChildProcess(int(self._process.stdout.readline()))
+            return ChildProcess(int(self._process.stdout.readline()), self._statuses)
 
     def close(self) -> None:
         self._process.communicate()
@@ -109,9 +117,12 @@ def _import_broker() -> None:
 
 
 def _reap_children(_signal: int, _frame: FrameType | None) -> None:
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    """Writes the pid and the exit status of each child before its pid is free."""
+    with suppress(ChildProcessError), Path(sys.argv[1]).open("a") as statuses:
+        while (child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            status = child.si_status if child.si_code == os.CLD_EXITED else -child.si_status
+            print(child.si_pid, status, file=statuses, flush=True)
+            os.waitpid(child.si_pid, 0)
 
 
 def _set_up_child(request: ForkRequest, parent: int) -> None:

@@ -90,10 +90,13 @@ class HistoryBuilder:
     def change(
         self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", source: str = "jobs", **fields: Any
     ) -> None:
-        """Adds a row of the audit log. Changes in the same 0.1 s are one transaction."""
-        row = {"id": f"id-{job}", "state": state, "old_state": old, "max_attempts": 5, **fields}
+        """Adds a row of the audit log. Changes in the same 0.1 s are one transaction, which sees all
+        earlier ones."""
+        xid = round(at * 10) + 1
+        row = {"id": f"id-{job}", "state": state, "old_state": old, "max_attempts": 5}
+        seen = {"transaction_at": START + at, "snapshot": f"{xid}:{xid}:"}
         self.rows.append(
-            AuditRow(n=len(self.rows) + 1, at=START + at, xid=round(at * 10) + 1, op=op, source=source, **row)
+            AuditRow(n=len(self.rows) + 1, at=START + at, xid=xid, op=op, source=source, **{**row, **seen, **fields})
         )
 
     def heartbeat(self, at: float, job: str, *, delivery: int = 1, status: str = "extended") -> None:

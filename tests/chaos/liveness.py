@@ -88,6 +88,9 @@ def i9_all_jobs_finish(facts: Facts) -> list[str]:
     found += (
         [f"{facts.final_state.hung_brokers} brokers did not exit on SIGTERM"] if facts.final_state.hung_brokers else []
     )
+    found += [
+        f"a broker exited by itself or with an error: status {status}" for status in facts.final_state.failed_brokers
+    ]
     table = Counter(row.state for row in facts.final_state.stored)
     table["ready"] += table.pop("pending", 0)
     wrong = {

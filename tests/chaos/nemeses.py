@@ -29,7 +29,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 @contextmanager
 def broker_kill(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     victim = rng.choice(cluster.numbers)
-    cluster.brokers[victim].send_signal(signal.SIGKILL)
+    cluster.kill_broker(victim)
     yield [victim]
     cluster.restart_broker(victim)
 
@@ -55,8 +55,8 @@ def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]
 @contextmanager
 def long_outage_clock(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """All brokers are down for 90 seconds of the database's clock, which jumps ahead."""
-    for broker in cluster.brokers:
-        broker.send_signal(signal.SIGKILL)
+    for number in cluster.numbers:
+        cluster.kill_broker(number)
     cluster.postgres.execute("UPDATE clock_jump SET by = by + interval '90 s'")
     yield cluster.numbers
     for number in cluster.numbers:

@@ -141,8 +141,9 @@ def test_lease_that_is_ended_early_is_reported(audited: AuditedJob, at: float, *
 
 
 def test_extended_lease_that_ends_at_its_first_expiry_is_reported(audited: AuditedJob) -> None:
-    audited.enqueued().claimed(1).changed(9, "running", lease_until=START + 19).requeued(12)
-    assert audited.audit_violations() == {"W3": ["lease ended 7.000 s early: id-a delivery 1"]}
+    audited.history.heartbeat(8.95, "a")
+    audited.enqueued().claimed(1).changed(9, "running", lease_until=START + 18.95).requeued(12)
+    assert audited.audit_violations() == {"W3": ["lease ended 6.950 s early: id-a delivery 1"]}
 
 
 @pytest.mark.parametrize(("deadline", "found"), [(0, True), (START + 8, True), (START + 3, False)])
@@ -201,7 +202,40 @@ def test_dead_letter_is_undeliverable_only_after_many_deliveries(audited: Audite
     assert "W4" not in audited.audit_violations()
 
 
-# W5: run_at
+@pytest.mark.parametrize(("retryable", "found"), [(True, True), (False, False)])
+def test_failure_that_may_be_retried_makes_no_dead_letter(audited: AuditedJob, *, retryable: bool, found: bool) -> None:
+    audited.enqueued().claimed(1)
+    audited.history.settle(1.95, "a", "fail", retryable=retryable)
+    audited.moved(2, "dead", reason="not_retryable", settled_as="fail")
+    assert audited.audit_violations() == (
+        {"W4": ["dead as not_retryable, but its worker did not report it: id-a"]} if found else {}
+    )
+
+
+# W5: run_at and expires_at
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "started_at", "found"),
+    [(3.0, 1.0, ""), (3.0, 3.5, "0.500"), (3.0, 3.0, "0.000"), (0.0, 3.5, "")],
+)
+def test_job_that_starts_after_its_start_deadline_is_reported(
+    audited: AuditedJob, expires_at: float, started_at: float, found: str
+) -> None:
+    audited.enqueued(expires_at=START + expires_at if expires_at else 0.0)
+    audited.claimed(3.6, started_at=START + started_at)
+    assert audited.audit_violations() == ({"W5": [f"{found} s after expires_at: id-a delivery 1"]} if found else {})
+
+
+@pytest.mark.parametrize(("at", "jumped", "found"), [(20, 0.0, True), (6, 0.0, False), (20, 19.0, False)])
+def test_start_after_the_start_deadline_by_the_clock_of_the_database_is_reported(
+    audited: AuditedJob, at: float, jumped: float, *, found: bool
+) -> None:
+    audited.enqueued(expires_at=START + 3)
+    if jumped:
+        audited.history.jump(jumped, 0)
+    audited.claimed(at, started_at=START + 2)
+    assert audited.audit_violations() == ({"W5": ["12.000 s after expires_at: id-a delivery 1"]} if found else {})
 
 
 @pytest.mark.parametrize(("at", "found"), [(3, True), (6, False)])
@@ -263,6 +297,17 @@ def test_unique_key_has_one_unfinished_job(history: HistoryBuilder, ends: float 
     assert second.audit_violations().get("W6", []) == (["unique key u twice: id-a and id-b, change 3"] if found else [])
 
 
+@pytest.mark.parametrize(("fields", "found"), [({}, True), ({"replayed_from": "id-a"}, False)])
+def test_second_job_of_one_request_is_reported_although_it_was_purged(
+    history: HistoryBuilder, fields: dict[str, Any], *, found: bool
+) -> None:
+    audited = AuditedJob(history, key="a").enqueued().claimed(1).completed(2)
+    history.act(3, "purge", queue="work")
+    history.change(2, "twin", "ready", op="INSERT", key="a", **fields)
+    history.change(3.05, "twin", "ready", op="DELETE")
+    assert audited.audit_violations() == ({"W6": ["stored 2 times: a"]} if found else {})
+
+
 # W7: responses
 
 
@@ -287,6 +332,28 @@ def test_extension_in_a_response_that_is_not_stored_is_reported(
     assert audited.audit_violations() == (
         {"W7": ["response has an extension that is not stored: id-a delivery 1"]} if found else {}
     )
+
+
+@pytest.mark.parametrize(("status", "found"), [("lease_lost", True), ("extended", False)])
+def test_rejected_extension_that_is_stored_is_reported(audited: AuditedJob, status: str, *, found: bool) -> None:
+    audited.enqueued().claimed(1)
+    audited.history.heartbeat(2, "a", status=status)
+    audited.changed(2.05, "running", lease_until=START + 2 + LEASE_SECONDS)
+    assert audited.audit_violations() == (
+        {"W7": ["not requested, or rejected: heartbeat of id-a delivery 1"]} if found else {}
+    )
+
+
+def test_settlement_with_the_token_of_an_earlier_lease_is_reported(audited: AuditedJob) -> None:
+    audited.enqueued().claimed(1).requeued(12).claimed(13)
+    audited.history.settle(14, "a", delivery=1)
+    audited.moved(14.05, "completed", settled_as="complete")
+    assert audited.audit_violations() == {
+        "W7": [
+            "response says settled, but it is not: complete of id-a delivery 1",
+            "not requested, or rejected: complete of id-a delivery 2",
+        ]
+    }
 
 
 def test_acknowledged_settlement_that_is_not_stored_is_reported(audited: AuditedJob) -> None:
@@ -326,6 +393,16 @@ def test_acknowledged_cancel_without_effect_is_reported(audited: AuditedJob) -> 
     audited.enqueued()
     audited.history.cancel(1, "a")
     assert audited.audit_violations() == {"W7": ["response says cancelled, but it is not: id-a"]}
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_cancel_of_a_replayed_job_has_an_effect_of_its_own(audited: AuditedJob, *, cancelled: bool) -> None:
+    audited.history.act(2.95, "replay", Item(id="id-a"))
+    audited.enqueued().claimed(1).dead_lettered(2).replayed(3)
+    audited.history.cancel(4, "a")
+    if cancelled:
+        audited.moved(4.05, "cancelled", reason="cancelled_by_user")
+    assert audited.audit_violations() == ({} if cancelled else {"W7": ["response says cancelled, but it is not: id-a"]})
 
 
 def test_cancellation_before_the_request_is_reported(audited: AuditedJob) -> None:

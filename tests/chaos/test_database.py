@@ -9,11 +9,12 @@ import asyncpg
 import pytest
 
 from tests.chaos import audit_log
+from tests.chaos.audit_order import Snapshot
 from tests.chaos.database import Postgres
 
 INSERT = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
-VALUES (256, gen_random_uuid(), 'ready', now(), 0, 5, 'test', '{}')
+VALUES (259, gen_random_uuid(), 'ready', now(), 0, 5, 'test', '{"key": "k"}')
 """
 CLAIM = "UPDATE jobs SET state = 'running', lease_token = gen_random_uuid(), deliveries = 1, attempt = 1"
 COMPLETE = """
@@ -65,3 +66,24 @@ def test_deadlock_count_and_audit_log_survive_a_crash(postgres: Postgres) -> Non
     rows = [(row.source, row.op, row.old_state, row.state) for row in audit_log.read(postgres)]
     assert rows[:2] == [("jobs", "INSERT", "", "ready"), ("jobs", "UPDATE", "ready", "running")]
     assert sorted(rows[2:]) == [("finished_jobs", "INSERT", "", "completed"), ("jobs", "DELETE", "", "running")]
+
+
+async def claim_beside_an_open_insert(dsn: str) -> None:
+    """Claims the only committed job while another session has stored one and not committed it."""
+    storing, claiming = [await asyncpg.connect(dsn) for _ in range(2)]
+    await claiming.execute(INSERT)
+    await storing.execute(f"BEGIN; {INSERT}")
+    await claiming.execute(CLAIM)
+    await storing.execute("COMMIT")
+    for session in (storing, claiming):
+        session.terminate()
+
+
+def test_record_of_a_claim_shows_which_jobs_its_statement_saw(postgres: Postgres) -> None:
+    asyncio.run(claim_beside_an_open_insert(postgres.dsn))
+    seen, unseen, claimed = audit_log.read(postgres)
+    snapshot = Snapshot(claimed.snapshot)
+    assert (seen.id, claimed.state, unseen.state) == (claimed.id, "running", "ready")
+    assert [snapshot.sees(row.xid) for row in (seen, unseen, claimed)] == [True, False, False]
+    assert (claimed.queue, claimed.lane, seen.key) == (1, 3, "k")
+    assert seen.transaction_at <= seen.at <= claimed.transaction_at <= claimed.at

@@ -67,6 +67,14 @@ def test_i9_reports_broker_that_does_not_exit(one_job: HistoryBuilder) -> None:
     assert one_job.violations(hung_brokers=1)["I9"] == ["1 brokers did not exit on SIGTERM"]
 
 
+@pytest.mark.parametrize("status", [1, -11])
+def test_i9_reports_broker_that_exits_by_itself_or_with_an_error(one_job: HistoryBuilder, status: int) -> None:
+    one_job.complete_job("a", 1)
+    assert one_job.violations(failed_brokers=[status])["I9"] == [
+        f"a broker exited by itself or with an error: status {status}"
+    ]
+
+
 # I10: unknown outcomes resolve
 
 

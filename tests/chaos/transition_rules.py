@@ -17,6 +17,7 @@ from tests.chaos.transitions import GONE, Transition
 
 WAITING = {"scheduled", "ready", "pending"}
 ENDED = {"completed", "dead", "cancelled"}
+LIVE = WAITING | {"blocked", "running"}
 LEGAL: dict[str, set[str]] = {
     GONE: {"scheduled", "blocked", "ready", "pending", "running"},
     "blocked": WAITING | {"blocked", "dead", "cancelled", GONE},
@@ -33,6 +34,7 @@ TOLERANCE, TOLERANCE_IN_FAULT = (
     0.05,
     1.0,
 )  # seconds by which a broker may be early
+MAX_WAIT_SECONDS = 5.0  # seconds for which a claim may wait for a connection after it has read the clock
 WARM_UP_SECONDS = 5.0  # seconds after the first call: the brokers have just started
 MAX_CRASHES = int(Settings.model_fields["max_crashes"].default)
 MAX_DELIVERIES = int(Settings.model_fields["max_deliveries"].default)
@@ -197,7 +199,7 @@ def _missing_cause(facts: Facts, step: Transition) -> str:
         crashed = after.crashes > before.crashes and after.crashes >= MAX_CRASHES
         return "" if crashed else f"{after.crashes} leases expired"
     if after.reason == "not_retryable":
-        return "" if step.settlement == "fail" else "its worker did not report it"
+        return "" if _was_reported(facts, step) else "its worker did not report it"
     if after.reason == "expired":
         due = (
             before.expires_at
@@ -210,7 +212,35 @@ def _missing_cause(facts: Facts, step: Transition) -> str:
     return "that is not a known reason"
 
 
-def w5_nothing_runs_early(facts: Facts) -> list[str]:
+def _was_reported(facts: Facts, step: Transition) -> bool:
+    """Returns whether the worker of the lease may have reported a failure without retry."""
+    lease = facts.leases.get(step.row.id + step.row.token)
+    calls = lease.possibly_accepted("fail") if lease else []
+    return step.settlement == "fail" and any(not call.item.retryable for call in calls)
+
+
+def w5_jobs_run_in_their_time(facts: Facts) -> list[str]:
+    return [*_early(facts), *_late(facts)]
+
+
+def _late(facts: Facts) -> Iterator[str]:
+    """No job is started from its expires_at on: by the time that its broker stored for the start,
+    and by the database's clock, as far as the claim need not have waited for a connection."""
+    for step in all_transitions(facts):
+        row = step.row
+        if step.is_claim and row.expires_at and (late := _lateness(facts, row)) >= 0:
+            yield f"{late:.3f} s after expires_at: {row.id} delivery {row.deliveries}"
+
+
+def _lateness(facts: Facts, row: AuditRow) -> float:
+    stored = row.started_at - row.expires_at
+    began = row.transaction_at - MAX_WAIT_SECONDS
+    if facts.clock_jumped(began, row.at):
+        return stored
+    return max(stored, facts.database_time(began) - row.expires_at)
+
+
+def _early(facts: Facts) -> list[str]:
     """No job becomes ready or is delivered before its run_at, by the database's clock."""
     found = []
     for steps in facts.transitions.values():
