@@ -1,12 +1,14 @@
-"""Order of delivery in the audit log: within a lane, and within a group of a queue that runs one job of each group.
+"""Order of delivery in the audit log: within a lane, and within a group that runs one job at a time.
 Pure.
 
-Jobs are ordered by priority, then by id, which is the order of the enqueues. No clock decides what a statement
-sees: its record has its snapshot. A job that a claim passes over had been ready, by the claim's snapshot. Another
-transaction may have had it locked: the one that changed it next, if it had begun before the claim was recorded.
-A third kind of lock leaves no record, and is why the job must have been ready for SETTLED_SECONDS: a statement
-that was about to make the same change as the one that made the job ready locks it, sees the change, and leaves it.
-Measured in 6,000 jobs: 2 such locks, of 2 and 35 ms. While a fault is active they last as long as the fault.
+Jobs of a lane are ordered by priority, then by id, which is the order of the enqueues; jobs of a
+group by id. No clock decides what a statement sees: its record has its snapshot. A job that a claim
+passes over was ready by the claim's snapshot. Another transaction may have had it locked: the one
+that changed it next, if it had begun before the claim was recorded.
+
+One more kind of lock leaves no record: a statement that is about to make a job ready, too, locks it,
+sees that it is ready, and leaves it. So the job must have been ready for SETTLED_SECONDS. Measured
+in 6,000 jobs: 2 such locks, of 2 and 35 ms. In a fault they last as long as the fault.
 """
 
 import heapq
@@ -17,24 +19,21 @@ from math import inf
 
 from tests.chaos.audit_log import AuditRow
 from tests.chaos.facts import Facts
-from tests.chaos.transition_rules import LIVE
 from tests.chaos.transitions import GONE, Transition
 
 SETTLED_SECONDS = 0.5
 
+Place = tuple[int, str]  # of a job in the order: lower ones are first
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class WaitingJob:
-    """A job from one change to the next, by its place in the order."""
+    """A job from one change to the next."""
 
-    rank: int  # lower ranks are first
-    id: str
+    place: Place
     n: int  # number of the change since which it waits
     row: AuditRow = field(compare=False)
     left_at: float = field(compare=False)  # when the transaction of the next change began
-
-    def precedes(self, row: AuditRow) -> bool:
-        return (self.rank, self.id) < (-row.priority, row.id)
 
 
 class Snapshot:
@@ -58,22 +57,20 @@ def _lanes(facts: Facts) -> Iterator[str]:
     queues = {id for id, rules in facts.final_state.queues.items() if not rules.orders_by_group}
     for lane, jobs in _jobs_by(facts, lambda row: (row.queue, row.lane) if row.queue in queues else None).items():
         claims = [step.row for steps in jobs for step in steps if step.is_claim and step.old == "ready"]
-        ready = [job for steps in jobs for job in _waiting(steps, {"ready"})]
-        for first, row in _passed_over(facts, ready, claims):
+        ready = [job for steps in jobs for job in _waiting(steps, lambda step: step.new == "ready", _by_priority)]
+        for first, row in _passed_over(facts, ready, claims, _by_priority):
             if not first.row.expires_at or row.started_at < first.row.expires_at:
-                yield f"passed over: {first.id} by {row.id}, change {row.n}, in {_name(facts, row)} lane {lane[1]}"
+                yield f"passed over: {first.row.id} by {row.id}, change {row.n}, in {_name(facts, row)} lane {lane[1]}"
 
 
 def _groups(facts: Facts) -> Iterator[str]:
-    """With max_running_per_group 1 a job becomes ready when all earlier ones of its group have ended."""
+    """With max_running_per_group 1 a job becomes ready when all older ones of its group have ended."""
     queues = {id for id, rules in facts.final_state.queues.items() if rules.max_running_per_group == 1}
     for group, jobs in _jobs_by(facts, lambda row: (row.queue, row.group_key) if row.queue in queues else None).items():
-        admitted = [
-            step.row for steps in jobs for step in steps if step.new == "ready" and step.old in (GONE, "pending")
-        ]
-        unfinished = [job for steps in jobs for job in _waiting(steps, LIVE)]
-        for first, row in _passed_over(facts, unfinished, admitted):
-            yield f"ready before {first.id}: {row.id}, change {row.n}, in {_name(facts, row)} {group[1]}"
+        admitted = [step.row for steps in jobs for step in steps if _is_admitted(step)]
+        holding = [job for steps in jobs for job in _waiting(steps, _holds_its_group, _by_age)]
+        for first, row in _passed_over(facts, holding, admitted, _by_age):
+            yield f"ready before {first.row.id}: {row.id}, change {row.n}, in {_name(facts, row)} {group[1]}"
 
 
 def _jobs_by(
@@ -90,15 +87,37 @@ def _name(facts: Facts, row: AuditRow) -> str:
     return facts.final_state.queues[row.queue].name
 
 
-def _waiting(steps: list[Transition], states: set[str]) -> Iterator[WaitingJob]:
+def _by_priority(row: AuditRow) -> Place:
+    return -row.priority, row.id
+
+
+def _by_age(row: AuditRow) -> Place:
+    return 0, row.id
+
+
+def _is_admitted(step: Transition) -> bool:
+    """Returns whether the change admits the job. A job that waited for its retry had its admission."""
+    return step.new == "ready" and (
+        step.old in (GONE, "pending") or (step.old in ("scheduled", "blocked") and not step.row.deliveries)
+    )
+
+
+def _holds_its_group(step: Transition) -> bool:
+    """Returns whether younger jobs wait for the job: not while a delay keeps it from its first run."""
+    return step.new in ("ready", "pending", "running") or (step.new == "scheduled" and step.row.deliveries > 0)
+
+
+def _waiting(
+    steps: list[Transition], waits: Callable[[Transition], bool], place_of: Callable[[AuditRow], Place]
+) -> Iterator[WaitingJob]:
     for number, step in enumerate(steps):
-        if step.new in states:
+        if waits(step):
             left_at = steps[number + 1].row.transaction_at if number + 1 < len(steps) else inf
-            yield WaitingJob(-step.row.priority, step.row.id, step.row.n, step.row, left_at)
+            yield WaitingJob(place_of(step.row), step.row.n, step.row, left_at)
 
 
 def _passed_over(
-    facts: Facts, waiting: list[WaitingJob], chosen: list[AuditRow]
+    facts: Facts, waiting: list[WaitingJob], chosen: list[AuditRow], place_of: Callable[[AuditRow], Place]
 ) -> Iterator[tuple[WaitingJob, AuditRow]]:
     """Yields the choices of a later job, with the first job that waited.
 
@@ -109,7 +128,8 @@ def _passed_over(
         while todo and todo[-1].n < row.n:
             heapq.heappush(heap, todo.pop())
         first = _first_that_waits(heap, row)
-        if first is not None and first.precedes(row) and not facts.fault_active(row.transaction_at, row.at):
+        is_passed_over = first is not None and first.place < place_of(row)
+        if first is not None and is_passed_over and not facts.fault_active(row.transaction_at, row.at):
             yield first, row
 
 

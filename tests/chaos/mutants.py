@@ -224,6 +224,13 @@ MUTANTS = {
     "deaf_to_sigterm": Mutant(
         "R15: a broker does not exit on SIGTERM", "rolling", ("I9",), (code.ignore_sigterm,), expected_text="SIGTERM"
     ),
+    "exits_with_error": Mutant(
+        "a broker exits on SIGTERM, but with an error",
+        "rolling",
+        ("I9",),
+        (code.exit_with_error,),
+        expected_text="exited by itself or with an error",
+    ),
     # Maintenance services
     "paused_not_swept": Mutant(
         "expired leases of paused queues are not ended",
@@ -304,6 +311,43 @@ MUTANTS = {
         "single consumer",
         ("I8",),
         (rewrite(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),),
+    ),
+    "lane_reversed": Mutant(
+        "a claim takes the youngest jobs of its lane first",
+        "several lanes",
+        ("W9",),
+        (rewrite(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY priority DESC, id DESC"),),
+        expected_text="in wide lane",
+    ),
+    "group_reversed": Mutant(
+        "the youngest job of a group is admitted first",
+        "several groups",
+        ("W9",),
+        (rewrite(limits.SQL, "next_pending", "ORDER BY id", "ORDER BY id DESC"),),
+        expected_text="ready before",
+    ),
+    "started_too_late": Mutant(
+        "jobs that have missed their start deadline are delivered",
+        "several lanes",
+        ("W5",),
+        (
+            rewrite(leases.SQL, "claim", "AND (expires_at IS NULL OR expires_at > :now)", ""),
+            rewrite(jobs.SQL, "past_start_deadline", "expires_at <= :now", "false"),
+        ),
+        expected_text="after expires_at",
+    ),
+    "purge_without_effect": Mutant(
+        "a purge of a queue is accepted, but removes nothing",
+        "purges",
+        ("W10",),
+        (rewrite(jobs.SQL, "purge_waiting", "WHERE lane = :lane", "WHERE false AND lane = :lane"),),
+        expected_text="purged, but still there",
+    ),
+    "claims_while_paused": Mutant(
+        "a queue that is paused delivers jobs",
+        "paused queue",
+        ("I14", "W10"),
+        (code.ignore_pauses,),
     ),
     "early": Mutant(
         "jobs become ready three seconds before run_at",

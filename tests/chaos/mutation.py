@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tests.chaos.harness import run
 from tests.chaos.mutants import MUTANTS
 from tests.chaos.options import Options
-from tests.chaos.workload import FIFO, PAUSED, WIDE
+from tests.chaos.workload import FIFO, GROUPED, PAUSED, PURGED, WIDE
 
 SEEDS = (1, 2, 3)
 UNMODIFIED = ""
@@ -47,6 +47,13 @@ SITUATIONS = {
     "single consumer": replace(
         _SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=FIFO, pause=0.05, lease=1
     ),
+    "several lanes": replace(
+        _SMALL, nemeses=("old_snapshot",), jobs=1500, quiet=8.0, faults=1, slots=2, focus=WIDE, pause=0.4, lease=1
+    ),
+    "several groups": replace(
+        _SMALL, nemeses=("old_snapshot",), jobs=1200, quiet=8.0, faults=1, focus=GROUPED, pause=0.1, lease=1
+    ),
+    "purges": replace(_SMALL, nemeses=("old_snapshot",), quiet=6.0, faults=1, focus=PURGED, operator=0.1),
     "keyless batches": replace(
         _SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02, focus=WIDE, keyless=0.8
     ),

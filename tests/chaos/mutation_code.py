@@ -229,6 +229,20 @@ def ignore_sigterm() -> None:
     Server.handle_exit = lambda *_: None  # type: ignore[method-assign]
 
 
+def exit_with_error() -> None:
+    original = Server.shutdown
+
+    async def shutdown(self: Server, *arguments: Any) -> None:
+        await original(self, *arguments)
+        os._exit(1)
+
+    Server.shutdown = shutdown  # type: ignore[assignment, method-assign]
+
+
+def ignore_pauses() -> None:
+    Queue.paused = property(lambda _self: False, lambda _self, _paused: None)  # type: ignore[assignment]
+
+
 def change_payload() -> None:
     original = parser.new_job
 

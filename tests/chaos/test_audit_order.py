@@ -120,6 +120,25 @@ def test_group_runs_its_jobs_in_order(history: HistoryBuilder, other: str, *, fo
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ({"priority": -1}, {}, True),
+        ({"state": "scheduled"}, {}, False),
+        ({"state": "scheduled", "deliveries": 1}, {}, True),
+        ({"state": "blocked"}, {}, False),
+        ({}, {"state": "scheduled"}, True),
+        ({}, {"state": "scheduled", "deliveries": 1}, False),
+    ],
+)
+def test_group_is_held_by_older_jobs_that_may_run(
+    history: HistoryBuilder, first: dict[str, Any], second: dict[str, Any], *, found: bool
+) -> None:
+    AuditedJob(history, "a", **GROUP).enqueued(**{"state": "pending", **first})
+    job = AuditedJob(history, "b", **GROUP).enqueued(**{"state": "pending", **second})
+    assert bool(order_violations(job.changed(2, "ready"))) is found
+
+
 @pytest.mark.parametrize("retried", [True, False])
 def test_next_job_of_a_group_waits_for_the_retry_of_the_one_before(history: HistoryBuilder, *, retried: bool) -> None:
     first = AuditedJob(history, "a", **GROUP).enqueued().claimed(1)

@@ -106,11 +106,11 @@ def _feature(rng: random.Random, queue: str) -> Json:
     draw = rng.random()
     if draw < 0.1:
         return {"expires_at": _instant(rng.uniform(0.5, 6))}
-    if draw < 0.2:
-        return {"timeout_seconds": 1, "max_attempts": 3}
-    if draw < 0.3:
+    if draw < 0.35:
+        return {"timeout_seconds": 1, "max_attempts": 3}  # few exceed it: those of a worker that pauses or dies
+    if draw < 0.45:
         return {"unique": {"key": f"r{rng.randrange(10)}", "on_duplicate": "replace"}, "delay_seconds": 1}
-    return {"max_attempts": 1} if draw < 0.4 else {}
+    return {"max_attempts": 1} if draw < 0.55 else {}
 
 
 def _add_dependencies(rng: random.Random, jobs: list[Json]) -> None:
