@@ -228,11 +228,11 @@ def _late(facts: Facts) -> Iterator[str]:
     and by the database's clock, as far as the claim need not have waited for a connection."""
     for step in all_transitions(facts):
         row = step.row
-        if step.is_claim and row.expires_at and (late := _lateness(facts, row)) >= 0:
+        if step.is_claim and row.expires_at and (late := _seconds_late(facts, row)) >= 0:
             yield f"{late:.3f} s after expires_at: {row.id} delivery {row.deliveries}"
 
 
-def _lateness(facts: Facts, row: AuditRow) -> float:
+def _seconds_late(facts: Facts, row: AuditRow) -> float:
     stored = row.started_at - row.expires_at
     began = row.transaction_at - MAX_WAIT_SECONDS
     if facts.clock_jumped(began, row.at):
