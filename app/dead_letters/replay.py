@@ -20,8 +20,9 @@ from app.dead_letters import store
 from app.dead_letters.merge_patch import merge_patch
 from app.dead_letters.schemas import ReplayOverrides
 from app.dead_letters.store import RemovedRow, ReplayParams
+from app.errors import raise_for_faults
 from app.events import EventBus
-from app.http.request_body import check_user_data
+from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, Raw, UnsetType, value_or
 from app.jobs import bulk_insert
 from app.jobs.rows import NewJob
@@ -110,7 +111,8 @@ class DeadLetterReplayer:
 
     def _merge_payload(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merge_patch(payload, patch)
-        check_user_data(Raw(text.encode()), self._infra.settings.max_payload_bytes, "/overrides/payload_merge")
+        limit = self._infra.settings.max_payload_bytes
+        raise_for_faults([user_data_fault(Raw(text.encode()), limit, "/overrides/payload_merge")])
         return text
 
     async def _replay_into_queue(

@@ -1,7 +1,6 @@
 """Requests and responses of dead letters."""
 
 from enum import StrEnum
-from typing import Any, ClassVar
 
 from app.http.schema_types import (
     UNSET,
@@ -18,11 +17,10 @@ from app.http.schema_types import (
     UnsetType,
     integer,
 )
-from app.jobs.bulk_filter import BULK_TARGET, All
+from app.jobs.bulk_filter import BulkRequest
 from app.jobs.schemas import Job
 from app.queues.schemas import MaxAttempts, Priority
 
-Ids = Annotated[list[UUID], Meta(max_length=1000)]
 Fingerprint = Annotated[str, Meta(max_length=250)]
 
 
@@ -99,14 +97,10 @@ class ReplayOverrides(RequestModel):
     ) = UNSET
 
 
-class ReplayDeadLetters(RequestModel):
+class ReplayDeadLetters(BulkRequest):
     """Which dead letters to replay, by ids or by filter. An empty filter requires `all: true`."""
 
-    json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
-
-    ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
-    all: All | UnsetType = UNSET
     dry_run: (
         Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType
     ) = UNSET
@@ -130,17 +124,13 @@ class ReplayAnswer(ResponseModel):
     dry_run: DryRun | UnsetType = UNSET
 
 
-class PurgeDeadLetters(RequestModel):
+class PurgeDeadLetters(BulkRequest):
     """Which dead letters to delete, by ids or by filter.
 
     An empty filter requires `all: true`. Nothing is deleted unless `dry_run` is false.
     """
 
-    json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
-
-    ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
-    all: All | UnsetType = UNSET
     dry_run: (
         Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType
     ) = UNSET

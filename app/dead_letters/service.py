@@ -166,7 +166,7 @@ class DeadLetterService:
         self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access
     ) -> tuple[int, list[UUID]]:
         """Returns the number of dead letters that the request selects, and up to `limit` ids."""
-        filters = bulk_filter(request.ids, request.filter, request.all, _NO_FILTER)
+        filters = bulk_filter(request, request.filter, _NO_FILTER)
         if filters is None:
             ids = await self._dead_ids(value_or(request.ids, []), access)
             return len(ids), ids[:limit]

@@ -1,6 +1,6 @@
 """Resolves the parents of a job to ids, and finds cycles in a batch. No I/O."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from app.errors import Fault, ValidationFailed
@@ -11,22 +11,31 @@ MAX_SHOWN = 20  # jobs of a cycle in an error
 def resolve(depends_on: Collection[str], refs: Mapping[str, UUID], pointer: str) -> list[UUID]:
     """Returns the ids of the parents in `depends_on`, each once.
 
-    A parent is the `ref` of a job in the same batch, or an id. Raises ValidationFailed for a name
-    that is neither. `pointer` is the JSON pointer to the job in the request.
+    A parent is the `ref` of a job in the same batch, or an id. Raises ValidationFailed for names
+    that are neither. `pointer` is the JSON pointer to the job in the request.
     """
-    return list(
-        dict.fromkeys(
-            refs[name] if name in refs else _parse_id(name, pointer, index) for index, name in enumerate(depends_on)
-        )
-    )
-
-
-def _parse_id(name: str, pointer: str, index: int) -> UUID:
     try:
-        return UUID(name)
+        return list(dict.fromkeys(refs[name] if name in refs else UUID(name) for name in depends_on))
     except ValueError:
-        detail = f"{name} is neither a job id nor a ref of this batch" if pointer else f"{name} is not a job id"
-        raise ValidationFailed.at(f"{pointer}/depends_on/{index}", detail, "unknown_ref") from None
+        raise ValidationFailed.of(id_faults(depends_on, refs, pointer)) from None
+
+
+def id_faults(depends_on: Collection[str], refs: Container[str] = (), pointer: str = "") -> list[Fault]:
+    """Returns a fault for each name that is neither a ref nor an id."""
+    reason = "neither a job id nor a ref of this batch" if pointer else "not a job id"
+    return [
+        Fault(f"{pointer}/depends_on/{index}", "unknown_ref", f"{name} is {reason}")
+        for index, name in enumerate(depends_on)
+        if name not in refs and not _is_id(name)
+    ]
+
+
+def _is_id(name: str) -> bool:
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True
 
 
 def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:

@@ -12,9 +12,10 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import created_at
 from app.dependencies import graph
 from app.enqueue.drafts import JobDraft
-from app.enqueue.schemas import JobCreate, OnDuplicate, OnParentFailure, Unique
+from app.enqueue.schemas import JobCreate, OnParentFailure, Unique
 from app.errors import Fault, ValidationFailed, raise_for_faults
-from app.http.request_body import check_user_data
+from app.http.member_rules import rule_faults
+from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, value_or
 from app.http.strict_json import MAX_VALUES
 from app.job_types.cache import JobType, JobTypeCache
@@ -49,9 +50,9 @@ class JobParser:
         """
         settings, payload = self._infra.settings, job.payload
         # A payload that is shorter than every limit cannot exceed one. Most are.
-        if payload is not UNSET and (len(payload) >= MAX_VALUES or len(payload) > settings.max_payload_bytes):
-            check_user_data(payload, settings.max_payload_bytes, f"{pointer}/payload")
         faults, unlisted = _find_faults(job, settings, now, pointer), 0
+        if payload is not UNSET and (len(payload) >= MAX_VALUES or len(payload) > settings.max_payload_bytes):
+            faults.append(user_data_fault(payload, settings.max_payload_bytes, f"{pointer}/payload"))
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
             try:
@@ -227,8 +228,6 @@ def _find_faults(job: JobCreate, settings: Settings, now: datetime, pointer: str
     """
     faults: list[Fault | None] = []
     if job.run_at is not UNSET:
-        if job.delay_seconds is not UNSET:
-            faults.append(Fault(f"{pointer}/delay_seconds", "invalid", "send either run_at or delay_seconds, not both"))
         faults.append(instant_fault(job.run_at, settings, now, f"{pointer}/run_at"))
     if job.delay_seconds is not UNSET:
         faults.append(delay_fault(job.delay_seconds, settings, f"{pointer}/delay_seconds"))
@@ -238,17 +237,16 @@ def _find_faults(job: JobCreate, settings: Settings, now: datetime, pointer: str
         faults.append(metadata_fault(job.metadata, pointer))
     if job.expires_at is not UNSET:
         faults.append(instant_fault(job.expires_at, settings, now, f"{pointer}/expires_at"))
-    if job.on_parent_failure is not UNSET and job.depends_on is UNSET:
-        faults.append(Fault(f"{pointer}/on_parent_failure", "invalid", "on_parent_failure requires depends_on"))
     if job.unique is not UNSET:
-        faults += _unique_faults(job, job.unique, settings, pointer)
+        faults += _unique_faults(job.unique, settings, pointer)
+    if job.run_at is not UNSET or job.on_parent_failure is not UNSET or job.unique is not UNSET:
+        faults += rule_faults(job, pointer)
+    if job.depends_on is not UNSET and not pointer:
+        faults += graph.id_faults(job.depends_on)
     return faults
 
 
-def _unique_faults(job: JobCreate, unique: Unique, settings: Settings, pointer: str) -> Iterator[Fault | None]:
+def _unique_faults(unique: Unique, settings: Settings, pointer: str) -> Iterator[Fault | None]:
     if "\x00" in unique.key:
         yield Fault(f"{pointer}/unique/key", "invalid", "unique.key must not contain a NUL character")
     yield delay_fault(unique.for_seconds, settings, f"{pointer}/unique/for_seconds")
-    if unique.on_duplicate is OnDuplicate.REPLACE and job.depends_on is not UNSET:
-        detail = "on_duplicate replace cannot be used with depends_on: a replaced job keeps its dependencies"
-        yield Fault(f"{pointer}/unique/on_duplicate", "invalid", detail)

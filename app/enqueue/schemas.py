@@ -1,8 +1,11 @@
 """Request and response models of an enqueue: one job, or a batch."""
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from app.errors import Fault
+from app.http.member_rules import MemberRule, NotBoth, Requires, ValueOf, member_of
 from app.http.problems import Problem
 from app.http.schema_types import (
     UNSET,
@@ -17,7 +20,6 @@ from app.http.schema_types import (
     ResponseModel,
     UnsetType,
     integer,
-    not_both,
 )
 from app.jobs.schemas import Metadata, Tags
 from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
@@ -40,6 +42,16 @@ class OnParentFailure(StrEnum):
     RUN = "run"
 
 
+class ReplacedJobsKeepParents(MemberRule):
+    """A job that may replace another has no `depends_on`."""
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        replaces = member_of(value_of("unique"), "on_duplicate") == OnDuplicate.REPLACE
+        if replaces and value_of("depends_on") is not UNSET:
+            detail = "on_duplicate replace cannot be used with depends_on: a replaced job keeps its dependencies"
+            yield Fault(f"{pointer}/unique/on_duplicate", "invalid", detail)
+
+
 class Unique(RequestModel):
     """At most one job of the queue has this key: while it waits or runs, or for `for_seconds`."""
 
@@ -56,10 +68,11 @@ class Unique(RequestModel):
 class JobCreate(RequestModel):
     """A job to enqueue. Only `job_type` is required."""
 
-    json_schema: ClassVar[dict[str, Any]] = {
-        **not_both("run_at", "delay_seconds"),
-        "dependentRequired": {"on_parent_failure": ["depends_on"]},
-    }
+    rules: ClassVar[Sequence[MemberRule]] = (
+        NotBoth("run_at", "delay_seconds"),
+        Requires("on_parent_failure", "depends_on"),
+        ReplacedJobsKeepParents(),
+    )
 
     job_type: Name
     queue: Name | UnsetType = UNSET

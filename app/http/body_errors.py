@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import Raw, inspect
+from msgspec import UNSET, Raw, inspect
 
 from app.errors import MAX_FAULTS, Fault
 from app.http import instants
@@ -52,6 +52,7 @@ class BodyErrors:
         `null_hint` is added to the error for a null.
         """
         self.count = 0
+        self.rule_count = 0  # how many of them are about rules across members
         self.faults: list[Fault] = []
         self.others: dict[str, Raw] = {}
         self._other_names = others
@@ -63,7 +64,8 @@ class BodyErrors:
         """Checks a value and the values in it against a type, and collects the errors. Returns the
         value with integral floats replaced by integers.
 
-        Use the result only if `count` is 0 at the end of the walk.
+        Use the result only if all errors are about rules across members at the end of the walk. A
+        service that handles the body checks these rules again, and others.
         """
         self._values_left -= 1
         if self._values_left < 0:
@@ -97,11 +99,24 @@ class BodyErrors:
         for name, field in fields.items():
             if field.required and name not in members:
                 self._add(f"{pointer}/{name}", "missing", partial("required field {} is missing".format, name))
-        return {
+        walked = {
             name: self.walk(fields[name].type, value, f"{pointer}/{name}")
             for name, value in members.items()
             if name in fields
         }
+        self._check_rules(kind, members, pointer)
+        return walked
+
+    def _check_rules(self, kind: inspect.StructType, members: dict[str, Raw], pointer: str) -> None:
+        """Checks the rules across the members of an object."""
+
+        def value_of(name: str) -> Any:
+            return msgspec.json.decode(members[name]) if name in members else UNSET
+
+        for rule in getattr(kind.cls, "rules", ()):
+            for fault in rule.faults(value_of, pointer):
+                self._add(fault.pointer, fault.code, partial(str, fault.detail))
+                self.rule_count += 1
 
     def _list(self, kind: inspect.ListType, raw: bytes | Raw, pointer: str) -> Any:
         items = self._parts(_items, raw, pointer)

@@ -34,6 +34,14 @@ def parse(text: str) -> datetime:
     return instant
 
 
+def parse_or_none(value: object) -> datetime | None:
+    """Returns an instant, or a text that is one, as an instant. Returns None for any other value."""
+    try:
+        return parse(value) if isinstance(value, str) else value if isinstance(value, datetime) else None
+    except ValueError:
+        return None
+
+
 def is_in_range(instant: datetime) -> bool:
     """Whether the instant is in the range that the broker accepts. The instant may have any UTC
     offset."""

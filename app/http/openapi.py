@@ -34,7 +34,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     _, models = msgspec.json.schema_components(tuple(MODELS.values()), ref_template="#/components/schemas/{name}")
     for model in _descendants(RequestModel):
         if model.__name__ in models:
-            models[model.__name__] |= model.json_schema
+            for rule in model.rules:
+                models[model.__name__] |= rule.json_schema
     schemas = generated.get("components", {}).get("schemas", {})
     enums = {name: schema for name, schema in schemas.items() if "enum" in schema}
     generated["components"] = {

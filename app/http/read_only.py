@@ -1,4 +1,5 @@
-"""Read-only members in the body of a PUT, for callers that GET a resource, edit it and PUT it.
+"""Read-only members in the body of a PUT or PATCH, for callers that GET a resource, edit it and send
+it back.
 
 A member is read-only if the response model has it and the request model has not. The broker ignores
 a read-only member with the current value. It rejects one with another value, because the caller may
@@ -15,44 +16,69 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from app.errors import Fault, NotFound, raise_for_faults
+from app.errors import Fault, NotFound, ValidationFailed, raise_for_faults
 from app.http import instants
 
 T = TypeVar("T")
 
 
 class EditedBody(Generic[T]):
-    """The body of a PUT, and the read-only members in it."""
+    """The body of a PUT or PATCH, and the read-only members in it.
+
+    `problem` has the errors of an invalid body. It is raised by `read_only_faults`, together with
+    the errors of the read-only members.
+    """
 
     def __init__(
-        self, body: T, read_only: dict[str, Raw], advancing: Collection[str], pause_dependent: Collection[str]
+        self,
+        body: T | None,
+        problem: ValidationFailed | None,
+        read_only: dict[str, Raw],
+        advancing: Collection[str] = (),
+        pause_dependent: Collection[str] = (),
     ) -> None:
-        self.body = body
+        self._body = body
+        self._problem = problem
         self._read_only = read_only
         self._advancing = advancing
         self._pause_dependent = pause_dependent
 
-    async def check(self, name: str, get: Callable[[], Awaitable[Struct]]) -> None:
-        """Rejects read-only members whose value differs from the current one, which `get` returns.
+    @property
+    def body(self) -> T:
+        assert self._body is not None, "read_only_faults raises for an invalid body"
+        return self._body
 
-        If `get` raises NotFound, the caller restores a deleted resource: checks only the name.
+    async def read_only_faults(
+        self, get: Callable[[], Awaitable[Struct]], *, missing: dict[str, str] | None = None
+    ) -> list[Fault]:
+        """Returns a fault for each read-only member whose value differs from the current one, which
+        `get` returns. Raises ValidationFailed for an invalid body.
+
+        `missing`: the read-only members of a resource that does not exist, for a PUT that restores a
+        deleted one. Others are ignored. Without it, NotFound of `get` is raised.
         """
-        if not self._read_only:
-            return
+        faults = await self._changed_members(get, missing) if self._read_only else []
+        if self._problem is not None:
+            raise_for_faults([*self._problem.faults, *faults], self._problem.fault_count - len(self._problem.faults))
+        return faults
+
+    async def _changed_members(
+        self, get: Callable[[], Awaitable[Struct]], missing: dict[str, str] | None
+    ) -> list[Fault]:
         try:
             current = msgspec.json.decode(msgspec.json.encode(await get()))
             ignored = self._pause_dependent if self._has_pause_changed(current) else ()
             compared = sorted(self._read_only.keys() - ignored)
         except NotFound:
-            current, compared = {"name": name}, sorted(self._read_only.keys() & {"name"})
-        raise_for_faults(
-            _fault(member) for member in compared if not self._is_unchanged(member, current.get(member, UNSET))
-        )
+            if missing is None:
+                raise
+            current, compared = missing, sorted(self._read_only.keys() & missing.keys())
+        return [_fault(member) for member in compared if not self._is_unchanged(member, current.get(member, UNSET))]
 
     def _has_pause_changed(self, current: dict[str, Any]) -> bool:
         """Whether the resource was paused or resumed since the caller's GET, or will be by this
         PUT."""
-        if getattr(self.body, "paused", UNSET) not in (UNSET, current.get("paused")):
+        if getattr(self._body, "paused", UNSET) not in (UNSET, current.get("paused")):
             return True
         if "paused_at" not in self._read_only:
             return False
@@ -63,7 +89,8 @@ class EditedBody(Generic[T]):
 
     def _is_unchanged(self, member: str, current: Any) -> bool:
         sent, current = self._sent(member), _comparable(current)
-        return bool(sent == current or (member in self._advancing and _is_earlier(sent, current)))
+        is_equal = sent == current and isinstance(sent, bool) is isinstance(current, bool)  # 1 == True
+        return bool(is_equal or (member in self._advancing and _is_earlier(sent, current)))
 
 
 def _is_earlier(sent: Any, current: Any) -> bool:

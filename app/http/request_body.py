@@ -70,20 +70,22 @@ def edited_body(
     *,
     advancing: Collection[str] = (),
     pause_dependent: Collection[str] = (),
+    is_patch: bool = False,
+    null_hint: str = "",
 ) -> Any:
-    """Declares a parameter of a route's function: the body of a PUT, as an `EditedBody`. The body
-    may have all members that GET returns.
+    """Declares a parameter of a route's function: the body of a PUT or PATCH, as an `EditedBody`.
+    The body may have all members that GET returns.
 
-    The module `read_only` explains `advancing` and `pause_dependent`. An empty body is an error and
-    not `{}`, because that would unset everything.
+    The module `read_only` explains `advancing` and `pause_dependent`. An empty body of a PUT is an
+    error and not `{}`, because that would unset everything.
     """
-    decoder = BodyDecoder(kind)
+    decoder = BodyDecoder(kind, null_hint=null_hint)
     read_only = set(response.__struct_fields__) - set(kind.__struct_fields__)
 
     def decode(data: bytes) -> EditedBody[Any]:
         return EditedBody(*decoder.decode_with(read_only, data), advancing, pause_dependent)
 
-    return _body(decode, None, "max_body_bytes", allow_nul=False)
+    return _body(decode, decode(b"{}") if is_patch else None, "max_body_bytes", allow_nul=False)
 
 
 def _body(
@@ -175,7 +177,7 @@ class BodyDecoder(Generic[T]):
             body = self._decoder.decode(data)
         except msgspec.ValidationError as error:
             errors = BodyErrors(suggest=suggest, null_hint=self._null_hint)
-            return self._read_again(errors, data, pointer, str(error))[0]
+            return self._read_again(errors, data, pointer, str(error))
         except msgspec.DecodeError:
             raise MalformedJson(_NOT_JSON) from None
         if (
@@ -183,29 +185,33 @@ class BodyDecoder(Generic[T]):
             and self._get_instant_fields(body) != self._all_unset
             and not self._is_in_range(body)
         ):
-            return self._read_again(BodyErrors(), data, pointer, "")[0]
+            return self._read_again(BodyErrors(), data, pointer, "")
         return body
 
-    def decode_with(self, others: Container[str], data: bytes) -> tuple[T, dict[str, Raw]]:
+    def decode_with(
+        self, others: Container[str], data: bytes
+    ) -> tuple[T | None, ValidationFailed | None, dict[str, Raw]]:
         """Decodes a body that may have members that the model does not have: those that `others`
-        names. Returns them separately, because the model would reject them as unknown."""
+        names. Returns them separately, because the model would reject them as unknown. Returns
+        either the body or its problem."""
+        errors = BodyErrors(others, null_hint=self._null_hint)
         try:
-            return self._read_again(BodyErrors(others), data, "", "")
+            return self._read_again(errors, data, "", ""), None, errors.others
+        except ValidationFailed as problem:
+            return None, problem, errors.others
         except msgspec.DecodeError:
             raise MalformedJson(_NOT_JSON) from None
 
-    def _read_again(
-        self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str
-    ) -> tuple[T, dict[str, Raw]]:
+    def _read_again(self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str) -> T:
         """Decodes the body with `body_errors`, which reports all errors and accepts integral floats
         as integers. `message` is the error of msgspec, if there is one."""
         try:
             body = self._decoder.decode(msgspec.json.encode(errors.walk(self._kind, data, pointer)))
         except (TooManyValues, msgspec.ValidationError):
             raise ValidationFailed.of(errors.faults or [_fault(message, pointer)], errors.count) from None
-        if errors.count:
+        if errors.count > errors.rule_count:
             raise ValidationFailed.of(errors.faults, errors.count)
-        return body, errors.others
+        return body
 
     def _is_in_range(self, body: object) -> bool:
         """Whether all instants in the body are in the accepted range. msgspec itself cannot check
@@ -272,16 +278,16 @@ def json_response(value: object, *, status: int = 200, headers: Mapping[str, str
     return JsonResponse(encode(value) + b"\n", status, (headers or {}).items())
 
 
-def check_user_data(raw: Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
-    """Checks the size of a payload, result or checkpoint, and its number of values. Their limits
-    are lower than those of the body."""
+def user_data_fault(raw: Raw | msgspec.UnsetType, limit: int, pointer: str) -> Fault | None:
+    """Returns a fault if a payload, result or checkpoint has too many values. Raises for one that
+    is too large. Their limits are lower than those of the body."""
     if isinstance(raw, msgspec.UnsetType):
-        return
+        return None
     data = bytes(raw)
     if len(data) > limit:
         detail = f"{pointer} has {len(data)} bytes; the limit is {limit}"
         raise PayloadTooLarge(detail, limit, [Fault(pointer, "payload_too_large", detail)])
-    strict_json.check_value_count(data, pointer)
+    return strict_json.value_count_fault(data, pointer)
 
 
 NoBody = Annotated[EmptyObject, body(EmptyObject)]

@@ -7,6 +7,7 @@ absent, never null.
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 from uuid import UUID
@@ -14,6 +15,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, StructMeta, UnsetType
 from pydantic import BeforeValidator, StringConstraints
+
+from app.http.member_rules import MemberRule
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -45,31 +48,7 @@ class RequestModel(Struct, metaclass=_Model, forbid_unknown_fields=True):
     An unknown field is an error: a job with a misspelt `delay_second` must not run now.
     """
 
-    # Constraints across fields, added to the schema that msgspec generates.
-    json_schema: ClassVar[dict[str, Any]] = {}
-
-
-def not_both(first: str, second: str) -> dict[str, Any]:
-    """Returns a constraint for `json_schema`: at most one of the two fields is present.
-
-    Does not use oneOf, because client generators turn that into a union.
-    """
-    return {"not": {"required": [first, second]}}
-
-
-def exactly_one(first: str, second: str) -> dict[str, Any]:
-    """Returns a constraint for `json_schema`: exactly one of the two fields is present."""
-    return {"if": {"required": [first]}, "then": {"not": {"required": [second]}}, "else": {"required": [second]}}
-
-
-def required_by_value(field: str, required: dict[str, str]) -> dict[str, Any]:
-    """Returns a constraint for `json_schema`: with some values of `field`, another field must be
-    present. `required` maps each such value to that other field."""
-    schema: dict[str, Any] = {}
-    for value, name in reversed(required.items()):
-        condition = {"properties": {field: {"const": value}}}
-        schema = {"if": condition, "then": {"required": [name]}, **({"else": schema} if schema else {})}
-    return schema
+    rules: ClassVar[Sequence[MemberRule]] = ()  # across members
 
 
 class EmptyObject(RequestModel):

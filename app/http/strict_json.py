@@ -58,24 +58,25 @@ def check(data: bytes, *, max_values: int = MAX_VALUES, allow_nul: bool = False)
         raise json_syntax.malformed(error) from None
 
 
-def check_value_count(raw: bytes, pointer: str) -> None:
-    """Checks the number of values in one payload. `check` limits only the number in the body."""
-    if len(raw) < MAX_VALUES:
-        return
+def value_count_fault(raw: bytes, pointer: str) -> Fault | None:
+    """Returns a fault if a payload has too many values. `check` limits only those of the body."""
     try:
-        _check_value_count(raw.decode(), MAX_VALUES)
+        if len(raw) >= MAX_VALUES:
+            _check_value_count(raw.decode(), MAX_VALUES)
     except _Rejected as rejection:
-        raise ValidationFailed.at(pointer, str(rejection), "unsafe_json") from None
+        return Fault(pointer, "unsafe_json", str(rejection))
+    return None
 
 
-def check_no_nul(decoded: str | None, pointer: str) -> None:
-    """Rejects NUL in user data, which is stored as JSON, if `check` has allowed it in the body.
+def nul_fault(decoded: str | None, pointer: str) -> Fault | None:
+    """Returns a fault if there is a NUL in user data, which is stored as JSON, if `check` has allowed it in the body.
 
     Other texts of such a body may contain NUL, such as the error message of a worker: the broker
     removes it from them.
     """
     if decoded is not None and "\\u0000" in decoded and _NUL.search(decoded):
-        raise ValidationFailed.at(pointer, "\\u0000 is not supported: Postgres cannot store it", "unsafe_json")
+        return Fault(pointer, "unsafe_json", "\\u0000 is not supported: Postgres cannot store it")
+    return None
 
 
 def _is_plain(data: bytes) -> bool:

@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from app.errors import MAX_FAULTS, Fault, ValidationFailed
+from app.errors import MAX_FAULTS, Fault, ValidationFailed, raise_for_faults
 from app.http import strict_json
 from app.job_types.schema_subset import SCHEMA_POINTER, escape_pointer_step, measure, schema_fault, subschemas
 
@@ -110,7 +110,7 @@ def _check_form(schema: bytes) -> None:
             f"payload_schema has {len(schema)} bytes; at most {MAX_SCHEMA_BYTES} are allowed",
             "too_large",
         )
-    strict_json.check_value_count(schema, SCHEMA_POINTER)
+    raise_for_faults([strict_json.value_count_fault(schema, SCHEMA_POINTER)])
 
 
 def _compile(schema: str) -> jsonschema_rs.Validator:

@@ -50,8 +50,8 @@ async def put_job_type(name: TypeName, job_types: JobTypeServiceDep, edited: Edi
     Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
     rejected with 422.
     """
-    await edited.check(name, partial(job_types.get, name))
-    return json_response(await job_types.put(name, edited.body))
+    faults = await edited.read_only_faults(partial(job_types.get, name), missing={"name": name})
+    return json_response(await job_types.put(name, edited.body, faults))
 
 
 @router.delete("/job-types/{name}", **operation(JobType, NotFound, scopes=MANAGE, all_queues=True))

@@ -4,16 +4,18 @@ Changes run one after the other: each locks the row of the config version `polic
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from app.db.infrastructure import Infrastructure
 from app.db.pool import retry_after_deadlock
-from app.errors import NotFound, ValidationFailed
+from app.errors import Fault, NotFound, ValidationFailed, raise_for_faults
 from app.http.pagination import EncodedPage, PageParams, encode_page
-from app.http.schema_types import Raw, to_json_text
+from app.http.schema_types import Raw, UnsetType, to_json_text
 from app.job_types import store
 from app.job_types.payload_schema import PayloadSchema
 from app.job_types.schemas import JobType, JobTypeConfig
 from app.job_types.store import JobTypeRow
+from app.settings import Settings
 
 
 class JobTypeService:
@@ -41,10 +43,11 @@ class JobTypeService:
         return row.to_response()
 
     @retry_after_deadlock
-    async def put(self, name: str, config: JobTypeConfig) -> JobType:
-        self._check_lease(config)
-        if isinstance(config.payload_schema, Raw):
-            await asyncio.to_thread(PayloadSchema, bytes(config.payload_schema))
+    async def put(self, name: str, config: JobTypeConfig, faults: Sequence[Fault] = ()) -> JobType:
+        """Replaces the configuration of a job type. Rejects it with the `faults` that the caller has
+        found, and its own."""
+        schema_faults = await _schema_faults(config.payload_schema)
+        raise_for_faults([*faults, _lease_fault(config.lease_seconds, self._infra.settings), *schema_faults])
         text = to_json_text(config)
         assert text is not None
         async with self._infra.db.transaction() as transaction:
@@ -63,11 +66,21 @@ class JobTypeService:
         await self._infra.config_versions.announce()
         return row.to_response()
 
-    def _check_lease(self, config: JobTypeConfig) -> None:
-        settings, seconds = self._infra.settings, config.lease_seconds
-        if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
-            detail = f"lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
-            raise ValidationFailed.at("/lease_seconds", detail)
+
+def _lease_fault(seconds: int | UnsetType, settings: Settings) -> Fault | None:
+    if isinstance(seconds, UnsetType) or settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
+        return None
+    detail = f"lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
+    return Fault("/lease_seconds", "invalid", detail)
+
+
+async def _schema_faults(schema: Raw | UnsetType) -> Sequence[Fault]:
+    if isinstance(schema, Raw):
+        try:
+            await asyncio.to_thread(PayloadSchema, bytes(schema))
+        except ValidationFailed as problem:
+            return problem.faults
+    return ()
 
 
 def _not_found(name: str) -> NotFound:

@@ -3,50 +3,76 @@
 An empty filter must be confirmed, so that a mistake does not change every job.
 """
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.errors import ValidationFailed
-from app.http.schema_types import value_or
+from app.errors import Fault, raise_for_faults
+from app.http.member_rules import MemberRule, ValueOf, rule_faults
+from app.http.schema_types import RequestModel, value_or
 
 F = TypeVar("F", bound=Struct)
 
-All = Annotated[
-    bool,
-    Meta(description="Confirms an empty filter: everything in the queues that your key may access. Default false."),
-]
 
-# What `bulk_filter` accepts, for the OpenAPI document: ids; or a filter that is not empty; or `all`.
-BULK_TARGET: dict[str, Any] = {
-    "if": {"required": ["ids"]},
-    "then": {"not": {"required": ["filter"]}, "properties": {"all": {"const": False}}},
-    "else": {
-        "if": {"required": ["all"], "properties": {"all": {"const": True}}},
-        "else": {"required": ["filter"], "properties": {"filter": {"minProperties": 1}}},
-    },
-}
+class BulkTarget(MemberRule):
+    """A bulk request has ids, or a filter that is not empty, or `all`."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        return {
+            "if": {"required": ["ids"]},
+            "then": {"not": {"required": ["filter"]}, "properties": {"all": {"const": False}}},
+            "else": {
+                "if": {"required": ["all"], "properties": {"all": {"const": True}}},
+                "else": {"required": ["filter"], "properties": {"filter": {"minProperties": 1}}},
+            },
+        }
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        requested, confirmed = value_of("filter"), value_of("all") is True
+        if value_of("ids") is not UNSET:
+            detail = "ids already select the jobs: send either ids or a filter"
+            if requested is not UNSET:
+                yield Fault(f"{pointer}/filter", "invalid", detail)
+            if confirmed:
+                yield Fault(f"{pointer}/all", "invalid", detail)
+        elif not confirmed and requested is UNSET:
+            yield Fault(f"{pointer}/filter", "missing", "send either ids or a filter")
+        elif not confirmed and _is_empty(requested):
+            detail = "an empty filter matches everything: name at least a queue, or send `all: true`"
+            yield Fault(f"{pointer}/filter", "invalid", detail)
 
 
-def bulk_filter(ids: object, requested: F | UnsetType, match_all: bool | UnsetType, empty: F) -> F | None:
+def _is_empty(requested: Any) -> bool:
+    return bool(requested == (type(requested)() if isinstance(requested, Struct) else {}))
+
+
+class BulkRequest(RequestModel):
+    """The members of a bulk request that select by ids, or confirm an empty filter."""
+
+    rules: ClassVar[Sequence[MemberRule]] = (BulkTarget(),)
+
+    ids: Annotated[list[UUID], Meta(max_length=1000)] | UnsetType = UNSET
+    all: (
+        Annotated[
+            bool,
+            Meta(
+                description="Confirms an empty filter: everything in the queues that your key may access. "
+                "Default false."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+def bulk_filter(request: BulkRequest, requested: F | UnsetType, empty: F) -> F | None:
     """Returns the filter of a bulk request, or None if the request has ids.
 
-    `match_all` is the member `all` of the request. If it is true, the filter may be empty, and an
-    absent filter is returned as `empty`. Raises ValidationFailed if the request has neither ids nor
-    a filter, or both, or an empty filter without `all: true`.
+    If `all` is true, the filter may be empty, and an absent filter is returned as `empty`. Raises
+    ValidationFailed if the request has neither ids nor a filter, or both, or an empty filter
+    without `all: true`.
     """
-    confirmed = value_or(match_all, False)
-    if ids is not UNSET:
-        if requested is not UNSET or confirmed:
-            raise ValidationFailed.at(
-                "/all" if confirmed else "/filter", "ids already select the jobs: send either ids or a filter"
-            )
-        return None
-    if requested is UNSET and not confirmed:
-        raise ValidationFailed.at("/filter", "send either ids or a filter", "missing")
-    chosen = value_or(requested, empty)
-    if chosen == empty and not confirmed:
-        raise ValidationFailed.at(
-            "/filter", "an empty filter matches everything: name at least a queue, or send `all: true`"
-        )
-    return chosen
+    raise_for_faults(rule_faults(request))
+    return None if request.ids is not UNSET else value_or(requested, empty)

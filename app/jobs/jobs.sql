@@ -119,6 +119,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 --  * Changes only the columns whose parameters are not NULL. A running job does not match.
 --  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps
 --    it. A job without admission waits for it.
+--  * The same `run_at` again keeps the reason of the state.
 --  * A new payload removes an unused lease token: a late settlement would be about the old payload.
 WITH locked AS ({{lock_waiting_job}}),
 changed AS (
@@ -134,7 +135,7 @@ changed AS (
             ELSE {{due_state}}
         END,
         admission = CASE WHEN :run_at IS NULL OR :run_at <= :now OR jobs.state = 'scheduled' THEN admission END,
-        state_reason = CASE WHEN :run_at IS NULL OR jobs.state = 'blocked' THEN state_reason END
+        state_reason = CASE WHEN :run_at IS NULL OR :run_at = run_at OR jobs.state = 'blocked' THEN state_reason END
     FROM locked
     WHERE jobs.lane = :lane AND jobs.id = :job_id AND jobs.id = locked.id
     RETURNING {{jobs_moved_job}}

@@ -1,5 +1,6 @@
 """HTTP routes of jobs: read, list, update, cancel."""
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -16,7 +17,8 @@ from app.errors import (
 from app.http.dispatch import AccessDep, service
 from app.http.operation import ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
-from app.http.request_body import NoBody, body, json_response
+from app.http.read_only import EditedBody
+from app.http.request_body import NoBody, body, edited_body, json_response
 from app.http.schema_types import NameParameter, NumberParameter, unset_if_none, value_or
 from app.jobs.reader import JobReader
 from app.jobs.schemas import (
@@ -134,10 +136,17 @@ async def get_job(
     ),
 )
 async def update_job(
-    job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], updater: Annotated[JobUpdater, service("updater")]
+    job_id: UUID,
+    edited: Annotated[EditedBody[JobPatch], edited_body(JobPatch, Job, is_patch=True)],
+    updater: Annotated[JobUpdater, service("updater")],
 ) -> Response:
-    """Updates a job that is not running. Absent fields do not change."""
-    return json_response(await updater.patch(job_id, patch))
+    """Updates a job that is not running. Absent fields do not change.
+
+    Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
+    rejected with 422.
+    """
+    faults = await edited.read_only_faults(partial(updater.get_waiting, job_id))
+    return json_response(await updater.patch(job_id, edited.body, faults))
 
 
 @router.post(

@@ -1,11 +1,14 @@
 """Request and response models of jobs."""
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import AwareDatetime, BeforeValidator
 
+from app.errors import Fault
 from app.http import instants
+from app.http.member_rules import MemberRule, ValueOf, member_of
 from app.http.schema_types import (
     UNSET,
     UUID,
@@ -24,7 +27,7 @@ from app.http.schema_types import (
     integer,
     number,
 )
-from app.jobs.bulk_filter import BULK_TARGET, All
+from app.jobs.bulk_filter import BulkRequest
 from app.queues.schemas import MaxAttempts, Priority
 
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, at most 32.")]
@@ -168,14 +171,20 @@ class JobFilter(RequestModel):
     created_before: Instant | UnsetType = UNSET
 
 
-class CancelJobs(RequestModel):
+class LiveJobs(MemberRule):
+    """The filter does not select finished jobs."""
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        if member_of(value_of("filter"), "state") in (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED):
+            yield Fault(f"{pointer}/filter/state", "invalid", "finished jobs cannot be cancelled")
+
+
+class CancelJobs(BulkRequest):
     """Selects the live jobs to cancel: by ids or by a filter. An empty filter needs `all: true`."""
 
-    json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
+    rules: ClassVar[Sequence[MemberRule]] = (*BulkRequest.rules, LiveJobs())
 
-    ids: Annotated[list[UUID], Meta(max_length=1000)] | UnsetType = UNSET
     filter: JobFilter | UnsetType = UNSET
-    all: All | UnsetType = UNSET
     dry_run: (
         Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType
     ) = UNSET

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import batches_by_lane, group_by_lane, lane_of
-from app.errors import NotFound, ValidationFailed, WrongState, raise_for_faults
+from app.errors import Fault, NotFound, WrongState, raise_for_faults
 from app.events import FINISHED, EventBus
 from app.http.authorization import Access
-from app.http.request_body import check_user_data
+from app.http.request_body import user_data_fault
 from app.http.schema_types import raw_to_text, to_json_text, value_or
 from app.jobs import store
 from app.jobs.bulk_filter import bulk_filter
@@ -35,12 +35,26 @@ class JobUpdater:
         self._events = events
         self._reader = reader
 
-    async def patch(self, job_id: UUID, patch: JobPatch) -> Job:
+    async def get_waiting(self, job_id: UUID) -> Job:
+        """Returns a job that can be updated. Raises WrongState for any other."""
+        job = await self._reader.get(job_id)
+        if job.state == "running" or job.state in FINISHED:
+            raise WrongState(job_id, job.state)
+        return job
+
+    async def patch(self, job_id: UUID, patch: JobPatch, faults: Sequence[Fault] = ()) -> Job:
+        """Updates a job. Rejects the request with the `faults` that the caller has found, and its
+        own."""
         now = self._infra.now()
-        check_user_data(patch.payload, self._infra.settings.max_payload_bytes, "/payload")
-        run_at = value_or(patch.run_at, None)
-        too_far = None if run_at is None else instant_fault(run_at, self._infra.settings, now, "/run_at")
-        raise_for_faults([too_far, metadata_fault(patch.metadata, "")])
+        settings, run_at = self._infra.settings, value_or(patch.run_at, None)
+        raise_for_faults(
+            [
+                *faults,
+                None if run_at is None else instant_fault(run_at, settings, now, "/run_at"),
+                user_data_fault(patch.payload, settings.max_payload_bytes, "/payload"),
+                metadata_fault(patch.metadata, ""),
+            ]
+        )
         changes = JobChanges(
             priority=value_or(patch.priority, None),
             run_at=run_at,
@@ -106,14 +120,12 @@ class JobUpdater:
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
         """Returns the ids of the live jobs that the request selects, at most its `limit`."""
-        job_filter = bulk_filter(request.ids, request.filter, request.all, JobFilter())
+        job_filter = bulk_filter(request, request.filter, JobFilter())
         limit = value_or(request.limit, 1000)
         if job_filter is None:
             ids = value_or(request.ids, [])
             visible = await self._queues.visible_to(ids, access)
             return (await self._live(job_id for job_id in ids if job_id in visible))[:limit]
-        if value_or(job_filter.state, None) in FINISHED:
-            raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
         lanes = await self._reader.lanes(job_filter, access, "/filter")
         return await matching_ids(self._infra.read_connections, lanes, job_filter, limit)
 

@@ -11,7 +11,7 @@ from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import uses_reserved_connections
 from app.errors import Fault, LeaseLost, NotFound, raise_for_faults
 from app.http.authorization import Access
-from app.http.request_body import check_user_data
+from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, raw_to_text, to_json_text, value_or
 from app.jobs.bulk_insert import MAX_STATEMENT_BYTES
 from app.jobs.rows import public_state
@@ -78,7 +78,7 @@ class HeartbeatService:
             progress=heartbeat.progress,
             checkpoint=heartbeat.checkpoint,
         )
-        raise_for_faults([self._check_fields(lease)])
+        raise_for_faults(self._find_faults(lease))
         row = (await self._extend([lease])).get(_lease_id(lease))
         if row is None:
             records = await store.settlement_records(
@@ -92,14 +92,17 @@ class HeartbeatService:
 
     async def _check_leases(self, leases: Sequence[HeldLease]) -> None:
         check_count(leases, "leases", self._infra.settings)
-        raise_for_faults(
-            await map_in_slices(lambda item: self._check_fields(item[1], f"/leases/{item[0]}"), enumerate(leases))
-        )
+        faults = await map_in_slices(lambda item: self._find_faults(item[1], f"/leases/{item[0]}"), enumerate(leases))
+        raise_for_faults(fault for pair in faults for fault in pair)
 
-    def _check_fields(self, heartbeat: LeaseBeat, pointer: str = "") -> Fault | None:
-        """Returns the fault of the lease length, if any. Raises for an invalid checkpoint."""
-        check_user_data(heartbeat.checkpoint, self._infra.settings.max_payload_bytes, f"{pointer}/checkpoint")
-        return lease_fault(heartbeat.lease_seconds, self._infra.settings, f"{pointer}/lease_seconds")
+    def _find_faults(self, heartbeat: LeaseBeat, pointer: str = "") -> tuple[Fault | None, Fault | None]:
+        """Returns the faults of the lease length and of the checkpoint. Raises for a checkpoint
+        that is too large."""
+        settings = self._infra.settings
+        return (
+            lease_fault(heartbeat.lease_seconds, settings, f"{pointer}/lease_seconds"),
+            user_data_fault(heartbeat.checkpoint, settings.max_payload_bytes, f"{pointer}/checkpoint"),
+        )
 
     async def _extend(self, leases: Sequence[HeldLease]) -> dict[LeaseId, HeartbeatRow]:
         extended: dict[LeaseId, HeartbeatRow] = {}

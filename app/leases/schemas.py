@@ -1,8 +1,10 @@
 """Requests and responses of workers."""
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from app.http.member_rules import MemberRule, RequiredByValue
 from app.http.schema_types import (
     UNSET,
     UUID,
@@ -17,7 +19,6 @@ from app.http.schema_types import (
     UnsetType,
     integer,
     number,
-    required_by_value,
 )
 from app.jobs.schemas import Progress
 from app.queues.schemas import LeaseSeconds
@@ -55,7 +56,7 @@ class SentError(RequestModel):
 class Settlement(RequestModel):
     """The end of one lease. Which fields apply depends on `outcome`."""
 
-    json_schema: ClassVar[dict[str, Any]] = required_by_value("outcome", {"fail": "error", "snooze": "delay_seconds"})
+    rules: ClassVar[Sequence[MemberRule]] = (RequiredByValue("outcome", {"fail": "error", "snooze": "delay_seconds"}),)
 
     job_id: UUID
     lease_token: Token

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from app.errors import BatchTooLarge, Fault, raise_for_faults
 from app.http import strict_json
-from app.http.request_body import check_user_data
+from app.http.member_rules import rule_faults
+from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, Raw, raw_to_text
 from app.jobs.validation import delay_fault
 from app.leases.schemas import Outcome, Settlement
@@ -48,23 +49,21 @@ def check_settlement(item: Settlement, settings: Settings) -> None:
 
 
 def _check_fields(item: Settlement, settings: Settings, pointer: str) -> Iterator[Fault | None]:
-    """Yields the faults. Raises for user data that is too large or invalid."""
-    if item.outcome is Outcome.FAIL and item.error is UNSET:
-        yield Fault(f"{pointer}/error", "missing", "outcome fail requires error")
-    if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:
-        yield Fault(f"{pointer}/delay_seconds", "missing", "outcome snooze requires delay_seconds")
+    """Yields the faults. Raises for user data that is too large."""
+    if item.outcome is not Outcome.COMPLETE:
+        yield from rule_faults(item, pointer)
     if item.retry_after_seconds is not UNSET:
         yield delay_fault(item.retry_after_seconds, settings, f"{pointer}/retry_after_seconds")
     if item.delay_seconds is not UNSET:
         yield delay_fault(item.delay_seconds, settings, f"{pointer}/delay_seconds")
     if item.result is not UNSET:
-        _check_data(item.result, settings, f"{pointer}/result")
+        yield from _data_faults(item.result, settings, f"{pointer}/result")
     if item.checkpoint is not UNSET:
-        _check_data(item.checkpoint, settings, f"{pointer}/checkpoint")
+        yield from _data_faults(item.checkpoint, settings, f"{pointer}/checkpoint")
     if item.error is not UNSET and item.error.details is not UNSET:
-        _check_data(item.error.details, settings, f"{pointer}/error/details")
+        yield from _data_faults(item.error.details, settings, f"{pointer}/error/details")
 
 
-def _check_data(raw: Raw, settings: Settings, pointer: str) -> None:
-    check_user_data(raw, settings.max_payload_bytes, pointer)
-    strict_json.check_no_nul(raw_to_text(raw), pointer)
+def _data_faults(raw: Raw, settings: Settings, pointer: str) -> Iterator[Fault | None]:
+    yield user_data_fault(raw, settings.max_payload_bytes, pointer)
+    yield strict_json.nul_fault(raw_to_text(raw), pointer)

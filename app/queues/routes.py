@@ -19,11 +19,12 @@ router = APIRouter(tags=["queues"])
 
 QueueServiceDep = Annotated[QueueService, service("queue_service")]
 QueueName = Annotated[NameParameter, Path()]
-Config = Annotated[
-    QueueConfig, body(QueueConfig, null_hint="; PATCH cannot unset a member, but PUT without the member does")
-]
-EditedQueue = Annotated[
-    EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent=("paused_at", "paused_reason"))
+_PAUSE_DEPENDENT = ("paused_at", "paused_reason")
+_NULL_HINT = "; PATCH cannot unset a member, but PUT without the member does"
+EditedQueue = Annotated[EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT)]
+PatchedQueue = Annotated[
+    EditedBody[QueueConfig],
+    edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT, is_patch=True, null_hint=_NULL_HINT),
 ]
 _INVALID_BODY = (MalformedJson, ValidationFailed)
 
@@ -56,18 +57,22 @@ async def put_queue(name: QueueName, edited: EditedQueue, queues: QueueServiceDe
     Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
     rejected with 422.
     """
-    await edited.check(name, partial(queues.get, name))
-    return json_response(await queues.put(name, edited.body))
+    faults = await edited.read_only_faults(partial(queues.get, name), missing={"name": name})
+    return json_response(await queues.put(name, edited.body, faults))
 
 
 @router.patch("/queues/{name}", **operation(Queue, NotFound, *_INVALID_BODY, body=QueueConfig, scopes=MANAGE))
-async def update_queue(name: QueueName, config: Config, queues: QueueServiceDep) -> Response:
+async def update_queue(name: QueueName, edited: PatchedQueue, queues: QueueServiceDep) -> Response:
     """Changes only the members that are sent, also within `default_retry`, `retention` and
     `health`.
 
     To unset a member, use PUT. A paused queue stays paused: only pause and resume change that.
+
+    Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
+    rejected with 422.
     """
-    return json_response(await queues.update(name, config))
+    faults = await edited.read_only_faults(partial(queues.get, name))
+    return json_response(await queues.update(name, edited.body, faults))
 
 
 @router.delete("/queues/{name}", **operation(Queue, NotFound, QueueNotEmpty, scopes=MANAGE))

@@ -1,7 +1,11 @@
 """Requests and responses of queues, and the field types that queues, job types and jobs share."""
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import ClassVar
 
+from app.errors import Fault
+from app.http.member_rules import MemberRule, ValueOf
 from app.http.schema_types import (
     UNSET,
     Annotated,
@@ -76,11 +80,25 @@ class HealthLimits(RequestModel):
     ) = UNSET
 
 
+class CountedInOneLane(MemberRule):
+    """A queue with several lanes has no `max_running` and no `rate`, because both are counted in one
+    lane."""
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        lanes = value_of("lanes")
+        for name in ("max_running", "rate"):
+            if isinstance(lanes, int | float) and lanes > 1 and value_of(name) is not UNSET:
+                detail = f"{name} requires a queue with one lane; this one has {lanes:g}"
+                yield Fault(f"{pointer}/{name}", "invalid", detail)
+
+
 class QueueConfig(RequestModel):
     """The configuration of a queue.
 
     A limit that is absent does not apply. A default that is absent comes from the settings.
     """
+
+    rules: ClassVar[Sequence[MemberRule]] = (CountedInOneLane(),)
 
     max_running: (
         Annotated[

@@ -4,7 +4,7 @@ Every change locks the row of the queue. It is in effect in this process when th
 in other processes within 250 ms.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
@@ -14,10 +14,11 @@ from asyncpg import UniqueViolationError
 
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, retry_after_deadlock
-from app.errors import NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
+from app.errors import Fault, NotFound, QueueLimit, QueueNotEmpty, raise_for_faults
 from app.http.authorization import Access
+from app.http.member_rules import rule_faults
 from app.http.pagination import EncodedPage, PageParams, encode_page
-from app.http.schema_types import UNSET, value_or
+from app.http.schema_types import UNSET, UnsetType, value_or
 from app.log import log
 from app.queues import store
 from app.queues.schemas import Queue, QueueConfig
@@ -48,15 +49,16 @@ class QueueService:
     async def get(self, name: str) -> Queue:
         return _require(await store.get_queue(self._infra.db, name), name).to_response()
 
-    async def put(self, name: str, config: QueueConfig) -> Queue:
-        """Replaces the configuration of a queue.
+    async def put(self, name: str, config: QueueConfig, faults: Sequence[Fault] = ()) -> Queue:
+        """Replaces the configuration of a queue. Rejects it with the `faults` that the caller has
+        found, and its own.
 
         Creates a missing queue in the same transaction, so that a rejected configuration creates no
         queue.
         """
 
         async def replace(db: Executor, row: QueueRow) -> QueueRow:
-            return await self._apply_config(db, row, config, request=config)
+            return await self._apply_config(db, row, config, config, faults)
 
         for _ in range(MAX_TRIES):
             with suppress(UniqueViolationError):
@@ -65,9 +67,12 @@ class QueueService:
                 return after.to_response()
         raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
-    async def update(self, name: str, config: QueueConfig) -> Queue:
+    async def update(self, name: str, config: QueueConfig, faults: Sequence[Fault] = ()) -> Queue:
+        """Changes the members that `config` has. Rejects them with the `faults` that the caller has
+        found, and its own."""
+
         async def merge(db: Executor, row: QueueRow) -> QueueRow:
-            return await self._apply_config(db, row, merge_config(row.read_config(), config), request=config)
+            return await self._apply_config(db, row, merge_config(row.read_config(), config), config, faults)
 
         _, after = await self._change(name, merge, self._lock)
         log.info("queue configured", queue=name)
@@ -149,34 +154,24 @@ class QueueService:
         return row
 
     async def _apply_config(
-        self, db: Executor, row: QueueRow, config: QueueConfig, *, request: QueueConfig
+        self, db: Executor, row: QueueRow, config: QueueConfig, request: QueueConfig, faults: Sequence[Fault]
     ) -> QueueRow:
-        check_lease(request, self._infra.settings)
-        check_pause(row, request)
+        lanes = value_or(config.lanes, row.lanes)
+        is_used = lanes != row.lanes and await store.is_used(db, row.id)
         stored = msgspec.structs.replace(config, lanes=UNSET, paused=UNSET)
-        after = await self._with_lanes(db, row, value_or(config.lanes, row.lanes))
-        after = after._replace(config=msgspec.json.encode(stored).decode())
-        check_limits(after.read_config(), request)
+        # If the queue gets more lanes, its groups stay in theirs until `spread_groups` spreads them.
+        group_lanes = row.group_lanes if is_used else lanes if lanes != row.lanes else row.group_lanes
+        after = row._replace(lanes=lanes, group_lanes=group_lanes, config=msgspec.json.encode(stored).decode())
+        raise_for_faults(
+            [
+                *faults,
+                lease_fault(request, self._infra.settings),
+                pause_fault(row, request),
+                lanes_fault(row.lanes, lanes) if is_used else None,
+                *limit_faults(after.read_config(), request),
+            ]
+        )
         return after
-
-    async def _with_lanes(self, db: Executor, row: QueueRow, lanes: int) -> QueueRow:
-        """Returns the row with this number of lanes.
-
-        A queue that has live jobs or dead letters cannot lose lanes, because a job could be in a
-        removed lane. If it gets more lanes, its groups stay in their lanes until `spread_groups`
-        spreads them.
-        """
-        if lanes == row.lanes:
-            return row
-        if not await store.is_used(db, row.id):
-            return row._replace(lanes=lanes, group_lanes=lanes)
-        if lanes < row.lanes:
-            raise ValidationFailed.at(
-                "/lanes",
-                f"the queue has {row.lanes} lanes; "
-                "their number can be reduced only while it has no live jobs and no dead letters",
-            )
-        return row._replace(lanes=lanes)
 
 
 def pause_row(row: QueueRow, reason: str | None, now: datetime) -> QueueRow:
@@ -198,38 +193,45 @@ def _merge_value(old: object, new: object) -> object:
     return merge_config(old, new) if isinstance(old, msgspec.Struct) and isinstance(new, msgspec.Struct) else new
 
 
-def check_lease(request: QueueConfig, settings: Settings) -> None:
+def lease_fault(request: QueueConfig, settings: Settings) -> Fault | None:
     seconds = request.default_lease_seconds
-    if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
-        detail = f"default_lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
-        raise ValidationFailed.at("/default_lease_seconds", detail)
+    if isinstance(seconds, UnsetType) or settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
+        return None
+    detail = f"default_lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
+    return Fault("/default_lease_seconds", "invalid", detail)
 
 
-def check_pause(row: QueueRow, request: QueueConfig) -> None:
-    """Raises ValidationFailed if the request changes `paused`.
+def pause_fault(row: QueueRow, request: QueueConfig) -> Fault | None:
+    """Returns a fault if the request changes `paused`.
 
     A deployment that sends the configuration must not end an operator's pause.
     """
     is_paused = row.paused_at is not None
-    if value_or(request.paused, is_paused) != is_paused:
-        state, since, verb = ("paused", "paused", "resume") if is_paused else ("not paused", "resumed", "pause")
-        detail = (
-            f"the queue is {state}; it may have been {since} after you read it: "
-            f"omit paused, or use POST /queues/{row.name}/{verb}"
-        )
-        raise ValidationFailed.at("/paused", detail, "read_only")
+    if value_or(request.paused, is_paused) == is_paused:
+        return None
+    state, since, verb = ("paused", "paused", "resume") if is_paused else ("not paused", "resumed", "pause")
+    detail = (
+        f"the queue is {state}; it may have been {since} after you read it: "
+        f"omit paused, or use POST /queues/{row.name}/{verb}"
+    )
+    return Fault("/paused", "read_only", detail)
 
 
-def check_limits(config: QueueConfig, request: QueueConfig) -> None:
-    """Raises ValidationFailed if a queue with several lanes has `max_running` or `rate`.
+def lanes_fault(before: int, after: int) -> Fault | None:
+    """Returns a fault if a queue with live jobs or dead letters would lose lanes, because a job
+    could be in a removed lane."""
+    if after >= before:
+        return None
+    detail = "their number can be reduced only while it has no live jobs and no dead letters"
+    return Fault("/lanes", "invalid", f"the queue has {before} lanes; {detail}")
 
-    Both are counted in one lane. The error points at the limit if the request has it, and otherwise
-    at `lanes`.
-    """
-    for name in ("max_running", "rate"):
-        if getattr(config, name) is not UNSET and config.lanes != 1:
-            pointer = "/lanes" if getattr(request, name) is UNSET else f"/{name}"
-            raise ValidationFailed.at(pointer, f"{name} requires a queue with one lane; this one has {config.lanes}")
+
+def limit_faults(config: QueueConfig, request: QueueConfig) -> Iterator[Fault]:
+    """Yields the faults of a configuration by the rules of its model. A fault points at the limit if
+    the request has it, and otherwise at `lanes`."""
+    for fault in rule_faults(config):
+        is_requested = getattr(request, fault.pointer.removeprefix("/")) is not UNSET
+        yield fault if is_requested else fault._replace(pointer="/lanes")
 
 
 def _require(row: QueueRow | None, name: str) -> QueueRow:

@@ -68,8 +68,8 @@ async def put_schedule(
     Read-only members that GET returns are ignored if they are sent back unchanged, or with an
     earlier value that the broker has advanced since; a changed one is rejected with 422.
     """
-    await edited.check(name, partial(schedules.get, name, access))
-    return json_response(await schedules.put(name, edited.body, access))
+    faults = await edited.read_only_faults(partial(schedules.get, name, access), missing={"name": name})
+    return json_response(await schedules.put(name, edited.body, access, faults))
 
 
 @router.delete("/schedules/{name}", **operation(Schedule, NotFound, scopes=MANAGE))

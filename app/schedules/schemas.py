@@ -1,9 +1,14 @@
 """Requests and responses of schedules."""
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
+from zoneinfo import ZoneInfo
 
 from app.enqueue.schemas import JobCreate
+from app.errors import Fault
+from app.http import instants
+from app.http.member_rules import ExactlyOne, MemberRule, ValueOf, member_of
 from app.http.schema_types import (
     UNSET,
     UUID,
@@ -13,15 +18,17 @@ from app.http.schema_types import (
     RequestModel,
     ResponseModel,
     UnsetType,
-    exactly_one,
     integer,
 )
+from app.schedules.cron import Cron, CronError, zone_named
 
+MAX_CRON_LENGTH = 200
+UNKNOWN_TIME_ZONE = "timezone must be the IANA name of a time zone, such as Europe/Berlin"
 CronText = Annotated[
     str,
     Meta(
         min_length=1,
-        max_length=200,
+        max_length=MAX_CRON_LENGTH,
         description="Five fields (minute, hour, day, month, weekday), or @hourly, @daily, @weekly, @monthly, @yearly. "
         "When daylight saving time changes, fixed hours fire once, and hourly schedules keep their interval.",
     ),
@@ -58,18 +65,57 @@ class Overlap(StrEnum):
     SKIP = "skip"
 
 
+class ValidTimes(MemberRule):
+    """The time zone exists, and `cron` is an expression that fires."""
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        name, cron = value_of("timezone"), value_of("cron")
+        zone = zone_named(name) if isinstance(name, str) and name else None
+        if isinstance(name, str) and name and zone is None:
+            yield Fault(f"{pointer}/timezone", "invalid", UNKNOWN_TIME_ZONE)
+        try:
+            if isinstance(cron, str) and 0 < len(cron) <= MAX_CRON_LENGTH:
+                Cron(cron, zone or ZoneInfo("UTC"))
+        except CronError as error:
+            yield Fault(f"{pointer}/cron", "invalid", f"{error}")
+
+
 class SchedulePreview(RequestModel):
     """The times of a schedule. Send either cron or every_seconds."""
 
-    json_schema: ClassVar[dict[str, Any]] = exactly_one("cron", "every_seconds")
+    rules: ClassVar[Sequence[MemberRule]] = (ExactlyOne("cron", "every_seconds"), ValidTimes())
 
     cron: CronText | UnsetType = UNSET
     every_seconds: EverySeconds | UnsetType = UNSET
     timezone: TimeZone | UnsetType = UNSET
 
 
+# They apply to a single job at a single time: repeated, they would be wrong from the second run on.
+SINGLE_JOB_MEMBERS = ("run_at", "delay_seconds", "expires_at", "depends_on", "on_parent_failure")
+
+
+class RepeatableJob(MemberRule):
+    """The job has no member that applies to a single job."""
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        for name in SINGLE_JOB_MEMBERS:
+            if member_of(value_of("job"), name) is not UNSET:
+                yield Fault(f"{pointer}/job/{name}", "invalid", f"{name} is not allowed in a schedule's job")
+
+
+class EndsAfterStart(MemberRule):
+    """`ends_at` is after `starts_at`."""
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        starts_at, ends_at = instants.parse_or_none(value_of("starts_at")), instants.parse_or_none(value_of("ends_at"))
+        if starts_at is not None and ends_at is not None and ends_at <= starts_at:
+            yield Fault(f"{pointer}/ends_at", "invalid", "ends_at must be after starts_at")
+
+
 class SchedulePut(SchedulePreview, kw_only=True):
     """The times and the job of a schedule. Send either cron or every_seconds."""
+
+    rules: ClassVar[Sequence[MemberRule]] = (*SchedulePreview.rules, RepeatableJob(), EndsAfterStart())
 
     job: Annotated[
         JobCreate,

@@ -1,5 +1,6 @@
 """Creates, lists, previews, pauses, resumes and deletes schedules."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -7,10 +8,10 @@ import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.db.pool import retry_after_deadlock
-from app.enqueue.schemas import JobCreate
 from app.enqueue.service import EnqueueService
 from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.authorization import Access
+from app.http.member_rules import rule_faults
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import UNSET, unset_if_none, value_or
 from app.jobs.validation import instant_fault
@@ -20,10 +21,6 @@ from app.schedules.recurrence import UPCOMING_RUNS, recurrence_of, same_times, t
 from app.schedules.schemas import Misfire, Overlap, Schedule, SchedulePreview, SchedulePut, ScheduleRuns
 from app.schedules.store import ScheduleRow, accessible
 
-# Members that apply to a single job at a single time: repeated, they would be wrong from the second
-# run on.
-_FORBIDDEN_MEMBERS = ("run_at", "delay_seconds", "expires_at", "depends_on", "on_parent_failure")
-
 
 class ScheduleService:
     def __init__(self, *, infra: Infrastructure, enqueuer: EnqueueService, periodic_enqueuer: PeriodicEnqueuer) -> None:
@@ -31,9 +28,11 @@ class ScheduleService:
         self._enqueuer = enqueuer
         self._periodic_enqueuer = periodic_enqueuer
 
-    async def put(self, name: str, schedule: SchedulePut, access: Access) -> Schedule:
+    async def put(self, name: str, schedule: SchedulePut, access: Access, faults: Sequence[Fault] = ()) -> Schedule:
+        """Creates or replaces a schedule. Rejects it with the `faults` that the caller has found, and
+        its own."""
         access.check(value_or(schedule.job.queue, "default"), "/job/queue")
-        await self._check(schedule)
+        await self._check(schedule, faults)
         while (row := await self._put(name, schedule, access)) is None:
             pass
         return self._with_alarm(row)
@@ -87,22 +86,23 @@ class ScheduleService:
         return await self._set_paused(name, access, paused=False)
 
     def preview(self, schedule: SchedulePreview) -> ScheduleRuns:
+        raise_for_faults(rule_faults(schedule))
         now = self._infra.now()
         return ScheduleRuns(runs=list(islice(times_of(schedule, now).after(now), UPCOMING_RUNS)))
 
-    async def _check(self, schedule: SchedulePut) -> None:
+    async def _check(self, schedule: SchedulePut, found: Sequence[Fault]) -> None:
         """Raises ValidationFailed if the schedule is invalid, with all errors of times and job."""
         now = self._infra.now()
         await self._infra.config_versions.ensure_fresh()
-        faults, unlisted = _forbidden_members(schedule.job), 0
+        faults: list[Fault | None] = [*found, *rule_faults(schedule)]
+        unlisted = 0
         if isinstance(schedule.starts_at, datetime):
             faults.append(instant_fault(schedule.starts_at, self._infra.settings, now, "/starts_at"))
-        for check in (lambda: recurrence_of(schedule, now), lambda: self._enqueuer.check(schedule.job, "/job")):
-            try:
-                check()
-            except ValidationFailed as error:
-                faults += error.faults
-                unlisted += error.fault_count - len(error.faults)
+        try:
+            self._enqueuer.check(schedule.job, "/job")
+        except ValidationFailed as error:
+            faults += error.faults
+            unlisted = error.fault_count - len(error.faults)
         raise_for_faults(faults, unlisted)
 
     @retry_after_deadlock
@@ -134,11 +134,6 @@ def _next_run_at(old: ScheduleRow | None, schedule: SchedulePut, now: datetime) 
     if old is not None and not old.paused and same_times(old.definition, schedule):
         return old.next_run_at
     return recurrence_of(schedule, old.created_at if old else now).first_after(now)
-
-
-def _forbidden_members(job: JobCreate) -> list[Fault | None]:
-    names = [name for name in _FORBIDDEN_MEMBERS if getattr(job, name) is not UNSET]
-    return [Fault(f"/job/{name}", "invalid", f"{name} is not allowed in a schedule's job") for name in names]
 
 
 def _to_response(row: ScheduleRow) -> Schedule:

@@ -272,7 +272,11 @@ def test_body_with_too_many_values_to_explain_is_rejected(api: Api) -> None:
             {"name": "a", "scopes": ["admin"], "expires_at": "2020-01-01T00:00:00Z"},
             ["expires_at must be in the future"],
         ),
-        ("enqueue_job", {"job_type": "a", "on_parent_failure": "x"}, ["on_parent_failure must be one of cancel, run"]),
+        (
+            "enqueue_job",
+            {"job_type": "a", "on_parent_failure": "x"},
+            ["on_parent_failure must be one of cancel, run", "on_parent_failure requires depends_on"],
+        ),
         ("enqueue_jobs", {"jobs": [{"job_type": 1}]}, ["jobs[0].job_type must be a string, not a number"]),
         ("claim_jobs", {"parent_results": 1}, ["parent_results must be true or false, not a number"]),
         ("cancel_jobs", {"ids": ["x"]}, ["ids[0] must be a UUID"]),

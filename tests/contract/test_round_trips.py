@@ -1,11 +1,13 @@
-"""GET, edit, PUT: a response of GET can be sent with PUT."""
+"""GET, edit, PUT or PATCH: a response of GET can be sent back."""
 
 from collections.abc import Iterator
+from datetime import timedelta, timezone
 from typing import Any
 
 import pytest
 
-from tests.api_client import Api, Json
+from tests.api_client import Api, Json, parse_time
+from tests.contract.document import operations
 from tests.database import TestDatabase
 
 CONFIGS: dict[str, Json] = {
@@ -101,10 +103,76 @@ def test_stale_copy_of_a_schedule_can_be_sent_with_put_after_a_pause_or_resume(a
     assert api.put(path, paused)["upcoming"] == []
 
 
-def test_read_only_instants_compare_by_time_and_not_by_notation(api: Api) -> None:
-    path = put(api, "queues")
+def respelled(value: Any) -> Any:
+    """The same JSON, in which every instant has another UTC offset and more digits."""
+    if isinstance(value, dict):
+        return {name: respelled(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [respelled(item) for item in value]
+    try:
+        instant = parse_time(value) if isinstance(value, str) and value.endswith("Z") else None
+    except ValueError:
+        return value
+    return value if instant is None else instant.astimezone(timezone(timedelta(hours=2))).isoformat(" ")
+
+
+@EACH_RESOURCE
+def test_read_only_instants_compare_by_time_and_not_by_notation(api: Api, resource: str) -> None:
+    path = put(api, resource)
     got = api.get(path)
-    api.put(path, {**got, "created_at": got["created_at"].replace("Z", "+00:00")})
+    assert respelled(got) != got
+    assert api.put(path, respelled(got))["created_at"] == got["created_at"]
+
+
+def patchable(api: Api) -> dict[str, str]:
+    """Resources with PATCH: a queue, a job that waits for its retry, and one that is new."""
+    api.configure(max_running=5)
+    retried = api.enqueue(payload={"at": "2026-01-01T00:00:00Z"}, tags=["a"])
+    api.fail(api.claim_one(worker_id="w"))
+    new = api.enqueue(group="g", unique={"key": "k"})
+    return {f"/queues/{api.queue}": "name", f"/jobs/{retried['id']}": "state", f"/jobs/{new['id']}": "attempt"}
+
+
+def test_response_of_get_can_be_sent_with_patch(api: Api) -> None:
+    for path in patchable(api):
+        got = api.get(path)
+        assert api.patch(path, got) == got
+        assert api.get(path) == got
+        assert api.patch(path, {**respelled(got), "payload": got["payload"]} if "payload" in got else respelled(got))
+
+
+def test_changed_read_only_member_is_rejected_by_patch(api: Api) -> None:
+    for path, member in patchable(api).items():
+        got = api.get(path)
+        for value in ("other", True, None, [got[member]]):
+            (error,) = api.patch(path, {**got, member: value}, status=422)["errors"]
+            assert (error["pointer"], error["code"]) == (f"/{member}", "read_only")
+        (error,) = api.patch(path, {"created_at": "2026-01-01T00:00:00Z"}, status=422)["errors"]
+        assert (error["pointer"], error["code"]) == ("/created_at", "read_only")
+        assert api.get(path) == got
+
+
+def test_patch_of_a_copy_of_a_resource_that_cannot_change_says_why(api: Api) -> None:
+    job = api.enqueue()
+    copy = api.job(job["id"])
+    claimed = api.claim_one()
+    assert api.patch(f"/jobs/{job['id']}", copy, status=409)["state"] == "running"
+    api.complete(claimed)
+    assert api.patch(f"/jobs/{job['id']}", copy, status=409)["state"] == "completed"
+    unknown = "01a1e24b-7875-7000-8000-4007af56e171"
+    api.patch(f"/jobs/{unknown}", {**copy, "id": unknown}, status=404)
+    api.patch(f"/queues/{api.queue}-none", {"name": f"{api.queue}-none"}, status=404)
+
+
+def test_patch_without_a_body_changes_nothing(api: Api) -> None:
+    for path in patchable(api):
+        got = api.get(path)
+        assert api.http.patch(path).json() == got
+
+
+def test_every_put_and_patch_is_tested() -> None:
+    paths = {found.path for found in operations() if found.method in ("PUT", "PATCH")}
+    assert paths == {*(f"/{resource}/{{name}}" for resource in CONFIGS), "/jobs/{job_id}"}
 
 
 @EACH_RESOURCE

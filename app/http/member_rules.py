@@ -1,0 +1,121 @@
+"""Rules across the members of an object: which of them exclude or need each other.
+
+A request model lists its rules in `rules`. They are checked in two places:
+
+- for a valid body by the service that handles it, with `rule_faults`
+- for a body with other errors by `body_errors`, so that one response lists them all
+
+A member that was sent counts, whether its own value is valid or not.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from app.errors import Fault
+
+ValueOf = Callable[[str], Any]  # returns the value of a member, or UNSET
+
+
+class MemberRule(ABC):
+    """A rule across the members of an object."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """Returns the constraint for the OpenAPI document, if the document can express it."""
+        return {}
+
+    @abstractmethod
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        """Yields the faults of an object. `pointer` is the JSON pointer to it."""
+
+
+def rule_faults(model: Struct, pointer: str = "") -> list[Fault]:
+    """Returns the faults of a decoded object by the rules of its model."""
+    rules: Sequence[MemberRule] = type(model).rules  # type: ignore[attr-defined]
+    return [fault for rule in rules for fault in rule.faults(partial(getattr, model), pointer)]
+
+
+def member_of(value: Any, name: str) -> Any:
+    """Returns a member of an object, which may be decoded as a model or as a dict, or may be no
+    object at all."""
+    return value.get(name, UNSET) if isinstance(value, dict) else getattr(value, name, UNSET)
+
+
+@dataclass(frozen=True)
+class NotBoth(MemberRule):
+    """At most one of the two members is present."""
+
+    first: str
+    second: str
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """Does not use oneOf, because client generators turn that into a union."""
+        return {"not": {"required": [self.first, self.second]}}
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        if value_of(self.first) is not UNSET and value_of(self.second) is not UNSET:
+            detail = f"send either {self.first} or {self.second}, not both"
+            yield Fault(f"{pointer}/{self.second}", "invalid", detail)
+
+
+@dataclass(frozen=True)
+class ExactlyOne(MemberRule):
+    """Exactly one of the two members is present."""
+
+    first: str
+    second: str
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        first, second = {"required": [self.first]}, {"required": [self.second]}
+        return {"if": first, "then": {"not": second}, "else": second}
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        yield from NotBoth(self.first, self.second).faults(value_of, pointer)
+        if value_of(self.first) is UNSET and value_of(self.second) is UNSET:
+            yield Fault(f"{pointer}/{self.first}", "missing", f"send either {self.first} or {self.second}")
+
+
+@dataclass(frozen=True)
+class Requires(MemberRule):
+    """A member is present only together with another."""
+
+    member: str
+    other: str
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        return {"dependentRequired": {self.member: [self.other]}}
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        if value_of(self.member) is not UNSET and value_of(self.other) is UNSET:
+            yield Fault(f"{pointer}/{self.member}", "invalid", f"{self.member} requires {self.other}")
+
+
+@dataclass(frozen=True)
+class RequiredByValue(MemberRule):
+    """With some values of a member, another member is present. `required` maps each such value to
+    that other member."""
+
+    member: str
+    required: Mapping[str, str]
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = {}
+        for value, other in reversed([*self.required.items()]):
+            condition = {"properties": {self.member: {"const": value}}}
+            schema = {"if": condition, "then": {"required": [other]}, **({"else": schema} if schema else {})}
+        return schema
+
+    def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
+        value = value_of(self.member)
+        other = self.required.get(value) if isinstance(value, str) else None
+        if other is not None and value_of(other) is UNSET:
+            yield Fault(f"{pointer}/{other}", "missing", f"{self.member} {value!s} requires {other}")
