@@ -29,6 +29,7 @@ CREATE TRIGGER sleep BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.priority = 13)
 SLEEPING_STATEMENTS = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 )
+WAITING_READS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '/* list_keys */%'"
 CANCEL = post("/jobs/cancel", b'{"ids": []}')
 LARGE_CANCEL = post("/jobs/cancel", b'{"ids": []}' + b" " * 100_000)
 CLAIM = post("/claim", b'{"queues": ["always-empty"], "wait_seconds": 60}')
@@ -105,3 +106,17 @@ def test_request_of_the_framework_that_outlasts_the_shutdown_has_an_unknown_outc
     problem = response.json()
     assert (response.status_code, problem["code"], problem["outcome"]) == (503, "database_unavailable", "unknown")
     assert response.headers["x-request-id"] == problem["instance"]
+
+
+def test_read_that_outlasts_the_shutdown_was_not_done(
+    database: TestDatabase, background: Background, eventually: Callable[..., Any]
+) -> None:
+    with (
+        broker_process(database.dsn, shutdown_seconds="1", log_level="error") as (broker, process),
+        database.uncommitted("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE"),
+    ):
+        listed = background.submit(broker.http.get, "/api-keys")
+        eventually(lambda: database.value(WAITING_READS) == 1)
+        process.send_signal(signal.SIGTERM)
+        problem = listed.result(30).json()
+    assert (problem["code"], problem["outcome"]) == ("database_unavailable", "not_done")
