@@ -175,7 +175,8 @@ class Dispatcher:
         except (Exception, asyncio.CancelledError) as error:
             response = _error_response(error, scope, id)
         headers = [*response.raw_headers, (b"x-request-id", id.encode()), _NO_SNIFFING]
-        await exchange.respond(response.status_code, headers, bytes(response.body))
+        bytes_to_follow = response.size if isinstance(response, LargeJsonResponse) else 0
+        await exchange.respond(response.status_code, headers, bytes(response.body), bytes_to_follow)
         if isinstance(response, LargeJsonResponse) and exchange.is_answered:
             async for piece in response.pieces():
                 await exchange.send_more(piece)
