@@ -81,6 +81,7 @@ def test_outcome_of_a_read_is_not_done_even_if_the_connection_breaks_during_it(
 ) -> None:
     """A read writes nothing, so the caller has nothing to find out."""
     id = api.enqueue()["id"]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
     with every_case() as case:
         for path, table, statement in (
             (f"/jobs/{id}", "jobs", "/* live_jobs */%"),
@@ -92,7 +93,6 @@ def test_outcome_of_a_read_is_not_done_even_if_the_connection_breaks_during_it(
         ):
             with case(path), database.uncommitted(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"):
                 call = background.submit(api.http.get, path)
-                waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
                 eventually(lambda statement=statement: database.value(waiting, statement))
                 proxy.cut()
                 assert outcome(call.result()) == "not_done"
