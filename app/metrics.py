@@ -89,6 +89,14 @@ class Metrics:
             ["code"],
             registry=self.registry,
         )
+        self.connections_reset = self._counter(
+            "connections_reset",
+            "Connections reset because the client did not read its responses: within the timeout, or before those "
+            "of all clients took too much memory.",
+        )
+        self.unread_bytes = self._gauge(
+            "unread_response_bytes", "Memory of responses that clients have not read yet, if it is more than 4 KiB."
+        )
         self.connections = Gauge("longshore_connections", "Open client connections.", registry=self.registry)
         self.loop_lag = Histogram(
             "longshore_loop_lag_seconds",

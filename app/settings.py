@@ -183,6 +183,11 @@ class Settings(BaseSettings):
         description="Maximum memory for request bodies of more than 64 KiB, and for incomplete ones of more "
         "than 4 KiB; at least `max_batch_bytes`. Beyond it 503.",
     )
+    max_unread_bytes: Count = Field(
+        128 * MIB,
+        description="Maximum memory for responses that clients have not read yet; at least `max_list_bytes` and "
+        "`max_batch_bytes`. Beyond it the connections that have read nothing for the longest time are reset.",
+    )
 
     # Defaults of jobs
     default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(

@@ -22,6 +22,7 @@ from app.db import schema_state
 from app.db.primary import Connection
 from app.db.watchdog import Watchdog
 from app.db.write_outcome import NotReplicated, SchemaMismatch, raise_if_unavailable
+from app.errors import Outcome
 from app.metrics import Metrics
 
 # Whether the current task may use the reserved connections.
@@ -182,13 +183,16 @@ class Checkout:
     on the primary only.
     """
 
-    __slots__ = ("_is_unreplicated", "_registry", "_reserved", "began", "connection")
+    __slots__ = ("_is_unreplicated", "_outcome", "_registry", "_reserved", "began", "connection")
     # Both are set inside the `with` block.
     connection: Connection
     began: float
 
-    def __init__(self, registry: CheckoutRegistry) -> None:
+    def __init__(self, registry: CheckoutRegistry, outcome: Outcome = "unknown") -> None:
+        """`outcome` is that of a call whose connection breaks: `not_done` if nothing that is sent
+        can write."""
         self._registry = registry
+        self._outcome = outcome
         self._reserved = uses_reserved.get()
         self._is_unreplicated = False
 
@@ -225,7 +229,7 @@ class Checkout:
         if isinstance(error, schema_state.MISMATCHES):
             error = await self._explain(error)
         if isinstance(error, Exception):
-            raise_if_unavailable(self._registry.metrics, error, "unknown")
+            raise_if_unavailable(self._registry.metrics, error, self._outcome)
 
     async def _explain(self, error: asyncpg.PostgresError) -> Exception:
         """Returns a SchemaMismatch that says what is wrong with the schema, or the error itself if

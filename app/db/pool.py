@@ -18,7 +18,7 @@ from app.db.checkout import Checkout, CheckoutRegistry, ConnectionPool, uses_res
 from app.db.failure_causes import describe
 from app.db.primary import Connection, PrimaryConnector, UnusableServer
 from app.db.watchdog import Watchdog
-from app.db.write_outcome import mark_written
+from app.db.write_outcome import mark_written, writes
 from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
@@ -75,6 +75,9 @@ class AutocommitConnection(Checkout):
 
     __slots__ = ()
 
+    def __init__(self, registry: CheckoutRegistry) -> None:
+        super().__init__(registry, "not_done")
+
     def rows(self, sql: str, *args: object) -> Coroutine[None, None, list[Record]]:
         return self._run(self.connection.fetch, sql, args)
 
@@ -85,11 +88,15 @@ class AutocommitConnection(Checkout):
         return self._run(self.connection.fetchval, sql, args)
 
     async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
+        is_write = writes(sql)
+        if is_write:
+            self._outcome = "unknown"
         try:
             result = await call(sql, *args)
         except ROLLED_BACK:
             result = await call(sql, *args)
-        mark_written(sql)
+        if is_write:
+            mark_written()
         return result
 
 
@@ -186,7 +193,7 @@ class Database:
     @asynccontextmanager
     async def read_only_transaction(self, begin: str) -> AsyncIterator[Transaction]:
         """Runs a read-only transaction, started by the statement `begin`."""
-        async with self.checkout() as checkout:
+        async with Checkout(self._checkouts, "not_done") as checkout:
             connection = checkout.connection
             await connection.execute(begin)
             try:

@@ -1,6 +1,7 @@
 """Whether a failed database call may have written: `not_done` or `unknown`.
 
     the call failed before anything was sent             not_done
+    nothing that was sent can write                      not_done
     the server reported that it rejected the statement   not_done
     the connection or the session ended in the meantime  unknown
     an earlier statement of the request has written      unknown
@@ -53,7 +54,8 @@ _UNREPORTED = (
     asyncpg.InternalClientError,
 )
 
-_WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
+# The last writes nothing but waits until earlier writes are on the standby.
+_WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM|pg_logical_emit_message)\b")
 # Whether this request may have written anything. Each request is a task of its own, and so has a
 # value of its own. Once it is True, a failed call of the request is `unknown`, never `not_done`.
 _written: ContextVar[bool] = ContextVar("written", default=False)
@@ -78,11 +80,9 @@ def has_written() -> bool:
     return _written.get()
 
 
-def mark_written(sql: str | None = None) -> None:
-    """Records that this request has written. If `sql` is passed, does so only if that statement
-    writes; without it, a transaction has committed."""
-    if sql is None or _writes(sql):
-        _written.set(True)
+def mark_written() -> None:
+    """Records that this request has written."""
+    _written.set(True)
 
 
 def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> None:
@@ -93,7 +93,7 @@ def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -
 
     - `unknown` if an earlier statement of the request has written
     - `not_done` if the server reported that it did nothing
-    - `outcome`: pass `not_done` before anything was sent, `unknown` afterwards
+    - `outcome`: pass `unknown` if a statement that writes was sent, otherwise `not_done`
     """
     reported = _outcome(error, outcome)
     if reported is not None:
@@ -135,5 +135,6 @@ def _detail(error: Exception) -> str:
 
 
 @cache
-def _writes(sql: str) -> bool:
+def writes(sql: str) -> bool:
+    """Whether the statement may write."""
     return _WRITE.search(sql) is not None

@@ -28,7 +28,7 @@ from prometheus_client import Histogram
 from pydantic import TypeAdapter, ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
-from app.errors import DatabaseUnavailable, Problem
+from app.errors import DatabaseUnavailable, Outcome, Problem
 from app.http.authorization import Access
 from app.http.headers import get_header
 from app.http.large_response import LargeJsonResponse
@@ -173,9 +173,10 @@ class Dispatcher:
         try:
             response = await route.handle_request(Request(scope))
         except (Exception, asyncio.CancelledError) as error:
-            response = _error_response(error, id)
+            response = _error_response(error, scope, id)
         headers = [*response.raw_headers, (b"x-request-id", id.encode()), _NO_SNIFFING]
-        await exchange.respond(response.status_code, headers, bytes(response.body))
+        bytes_to_follow = response.size if isinstance(response, LargeJsonResponse) else 0
+        await exchange.respond(response.status_code, headers, bytes(response.body), bytes_to_follow)
         if isinstance(response, LargeJsonResponse) and exchange.is_answered:
             async for piece in response.pieces():
                 await exchange.send_more(piece)
@@ -203,7 +204,7 @@ class Dispatcher:
         try:
             await self._app(routed_scope, receive, send_with_id)
         except (Exception, asyncio.CancelledError) as error:
-            response = _error_response(error, id)
+            response = _error_response(error, routed_scope, id)
             if status == 0:
                 await response(scope, receive, send_with_id)
         finally:
@@ -232,11 +233,12 @@ def _assign_id(scope: Scope) -> str:
     return id
 
 
-def _error_response(error: BaseException, id: str) -> Response:
+def _error_response(error: BaseException, scope: Scope, id: str) -> Response:
     if isinstance(error, Problem):
         return render(error, id)
     if isinstance(error, asyncio.CancelledError):  # the server stops and no longer waits for requests
-        return render(DatabaseUnavailable("the broker stopped before the request was done", "unknown"), id)
+        outcome: Outcome = "not_done" if scope["method"] == "GET" else "unknown"
+        return render(DatabaseUnavailable("the broker stopped before the request was done", outcome), id)
     log.error("request failed", request_id=id, exc_info=error)
     return render(Problem("the error was logged with this request id"), id)
 

@@ -57,7 +57,8 @@ class LargeJsonResponse(JsonResponse):
     no further piece."""
 
     def __init__(self, text: JsonList, headers: Iterable[tuple[str, str]]) -> None:
-        super().__init__(b"", 200, headers, length=text.size())
+        self.size = text.size()
+        super().__init__(b"", 200, headers, length=self.size)
         self._text = text
 
     def pieces(self) -> AsyncIterator[bytes]:

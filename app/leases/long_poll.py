@@ -54,8 +54,8 @@ from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
 BUSY_MS = 1000  # poll_after_ms of a refused claim
-# poll_after_ms of an empty claim that did not wait. With 0 the worker would claim again
-# immediately, forever.
+# poll_after_ms of an empty claim that did not wait; what the claim waited is subtracted. With 0 the
+# worker would claim again immediately, forever.
 IDLE_MS = 500
 JITTER = 0.1  # a wait is up to 10 % shorter, so that polls that begin together do not end together
 _DEFAULT_QUEUES = ("default",)
@@ -100,7 +100,8 @@ class LongPoll:
         self._workers.record_seen(poller.worker_id, access.caller)
         settled = [] if request.settle is UNSET else await self._settlements.settle(request.settle, access, "/settle")
         wait_seconds = 0.0 if request.wait_seconds is UNSET else self._choose_wait(request.wait_seconds)
-        until = time.monotonic() + (0.0 if settled else wait_seconds)
+        began = time.monotonic()
+        until = began + (0.0 if settled else wait_seconds)
         context = ClaimContext(key, access, raise_on_quota=not settled)
         self._pollers.add(poller)
         try:
@@ -109,7 +110,9 @@ class LongPoll:
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
             rows = await self._requeue_if_disconnected(result.rows, key, client)
-            poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, idle_ms=0 if wait_seconds else IDLE_MS)
+            # A claim that has settled jobs did not wait, but the next one will.
+            waited = wait_seconds if settled else time.monotonic() - began
+            poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, waited)
         finally:
             self._pollers.remove(poller)
         with_parents = request.parent_results is True
@@ -137,17 +140,17 @@ class LongPoll:
     def _choose_wait(self, requested_seconds: float) -> float:
         return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - random.uniform(0, JITTER))
 
-    def _poll_after_ms(self, poller: Poller, result: ClaimResult, *, idle_ms: int) -> int:
-        """Returns how long the worker should wait before its next claim.
+    def _poll_after_ms(self, poller: Poller, result: ClaimResult, waited_seconds: float) -> int:
+        """Returns how long the worker should wait before its next claim, if this one found nothing.
 
         At most `max_wait_seconds`, because a worker learns of a directive only when it polls.
         """
         if not self._may_claim(poller.worker_id):
             return BUSY_MS
         if result.retry_at is None:
-            return idle_ms
+            return max(0, math.ceil(IDLE_MS - waited_seconds * 1000))
         milliseconds = math.ceil((result.retry_at - self._infra.now()) / timedelta(milliseconds=1))
-        return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
+        return min(max(1, milliseconds), max(IDLE_MS, self._infra.settings.max_wait_seconds * 1000))
 
     def _may_claim(self, worker_id: str | None) -> bool:
         """Whether the broker is neither draining nor full, and the worker's directive is `run`."""

@@ -212,8 +212,8 @@ class ClaimAnswer(ResponseModel):
     """The claimed jobs, possibly none.
 
     `directive`: run, drain (claim no more jobs) or stop. Wait `poll_after_ms` before the next
-    claim. It is 0 if there are jobs. Without jobs it is above 0 if the claim had no `wait_seconds`,
-    if a rate limit or a quota is used up, or if the broker refused the claim.
+    claim. It is 0 if there are jobs. Without jobs it is above 0 if the claim waited for less than
+    half a second, if a rate limit or a quota is used up, or if the broker refused the claim.
     """
 
     jobs: list[ClaimedJob]

@@ -53,6 +53,7 @@ async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
         body = b"".join(pieces)
         if start["status"] not in (204, 304) and not has_length:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        await exchange.respond(start["status"], headers, b"" if is_head else body)
+        length = next((int(value) for name, value in headers if name == b"content-length"), 0)
+        await exchange.respond(start["status"], headers, b"" if is_head else body, length - len(body))
 
     await app(scope, receive, send)

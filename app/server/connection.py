@@ -25,7 +25,7 @@ Transitions:
     keep-alive   -> reading head   first byte of the next request
     keep-alive   -> closed         keep-alive timeout, or the broker drains
     lingering    -> closed         the client closes; lingering timeout; or the broker drains
-    any          -> closed         the client closes; or it is a slow reader: send timeout
+    any          -> closed         the client closes; or it does not read: app/server/send_buffer.py
 
 A small request declares a body of at most 64 KiB, or none, and does not expect `100 Continue`.
 
@@ -50,14 +50,16 @@ from uvicorn.server import ServerState
 from app.errors import BadRequest, Overloaded, Problem, RequestTimeout
 from app.log import log
 from app.server.exchange import Exchange, Router
-from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, TimeoutQueue, render_head
+from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, Timeouts, render_head
 from app.server.request_parser import RequestParser
+from app.server.send_buffer import SendBuffer
 
 
 class HardenedConnection(asyncio.Protocol):
     """One client connection. app/server/server.py lists what uvicorn requires of this class."""
 
     transport: asyncio.Transport
+    send_buffer: SendBuffer
 
     def __init__(
         self,
@@ -76,17 +78,16 @@ class HardenedConnection(asyncio.Protocol):
         self._connections = cast(set[object], server_state.connections)
         self._app_state = app_state
         self._parser = RequestParser(self, limits)
-        self._timeout: TimeoutQueue | None = None  # this connection is in it; None while responding
+        self._timeout: Timeouts | None = None  # this connection is in it; None while responding
         self._incoming: Exchange | None = None  # the request that has started before its body
         self._active: Exchange | None = None  # the request whose handler is running: the active one
         self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active one
         self._discards_input = self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent when all earlier requests are answered
-        self._unsent_at_timeout_start = 0  # bytes
-        self.writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.send_buffer = SendBuffer(self.transport, self._limits, self._loop)
         self._connections.add(self)
         count, limit = len(self._connections), self._limits.max_connections
         if count > limit + limit // 10 + 1:
@@ -251,27 +252,21 @@ class HardenedConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def pause_writing(self) -> None:
-        """Starts the send timeout. The transport calls this when its buffer is full."""
-        self.writable = self.writable or self._loop.create_future()
-        self._unsent_at_timeout_start = self.transport.get_write_buffer_size()
-        self._limits.send_timeouts.join(self, self._loop.time())
+        self.send_buffer.stall()
 
     def resume_writing(self) -> None:
-        self._limits.send_timeouts.leave(self)
-        writable, self.writable = self.writable, None
-        if writable is not None and not writable.done():
-            writable.set_result(None)
+        self.send_buffer.resume()
 
     # Timeouts
 
-    def _set_timeout(self, queue: TimeoutQueue | None) -> None:
+    def _set_timeout(self, queue: Timeouts | None) -> None:
         if self._timeout is not None:
             self._timeout.leave(self)
         self._timeout = queue
         if queue is not None:
             queue.join(self, self._loop.time())
 
-    def _current_timeout(self) -> TimeoutQueue | None:
+    def _current_timeout(self) -> Timeouts | None:
         """Returns the timeout of the part that is being read. Between two requests, returns None
         while a handler is running, and otherwise the keep-alive timeout."""
         if self._parser.part is not None:
@@ -289,11 +284,3 @@ class HardenedConnection(asyncio.Protocol):
             self._set_timeout(self._limits.body_timeouts)
         else:
             self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))
-
-    def on_send_timeout(self) -> None:
-        """Resets the connection, unless the client has read enough since the timeout began. Unread
-        responses would stay in memory forever, even after a close."""
-        if self._unsent_at_timeout_start - self.transport.get_write_buffer_size() >= self._limits.min_progress_bytes:
-            self.pause_writing()  # the timeout starts again
-        else:
-            self.transport.abort()

@@ -82,6 +82,7 @@ class Exchange:
         self._counted_bytes = 0
         self._body = [body] if body else []
         self.received_bytes = len(body or b"")
+        self._bytes_to_follow = 0
         self._waiter: asyncio.Future[None] | None = None
 
     # For the handler
@@ -118,14 +119,16 @@ class Exchange:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    async def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
-        """Sends the response, unless the client has disconnected.
+    async def respond(self, status: int, headers: Iterable[Header], body: bytes, bytes_to_follow: int = 0) -> None:
+        """Sends the response, unless the client has disconnected. `bytes_to_follow` is the length of
+        the pieces that `send_more` will send, which the handler keeps in memory.
 
         If the body of the request is not complete, adds `Connection: close`, because the connection
         cannot be used for another request.
         """
-        if self._connection.writable is not None:
-            await self._connection.writable
+        self._bytes_to_follow = bytes_to_follow
+        if self._connection.send_buffer.is_stalled:
+            await self._connection.send_buffer.wait(len(body) + bytes_to_follow)
         if self.client.disconnected.done():
             return
         self.keep_alive = self.keep_alive and self.is_complete
@@ -136,8 +139,8 @@ class Exchange:
     async def send_more(self, body: bytes) -> None:
         """Sends another piece of a response. The head of the response, which `respond` has sent,
         declares the length of all pieces."""
-        if self._connection.writable is not None:
-            await self._connection.writable
+        if self._connection.send_buffer.is_stalled:
+            await self._connection.send_buffer.wait(self._bytes_to_follow)
         self._connection.write(body)
 
     # For the connection

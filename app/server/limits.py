@@ -7,18 +7,20 @@ timer checks the first connections of all queues every 0.1 s.
 import asyncio
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from uuid import uuid4
 
 from app.errors import Overloaded, Problem
 from app.http.problems import render
 from app.log import log
 from app.metrics import Metrics
+from app.server.send_buffer import SendBuffer, UnreadBytes
 from app.settings import KIB, Settings
 
 if TYPE_CHECKING:
     from app.server.connection import HardenedConnection
 
+T = TypeVar("T")
 Header = tuple[bytes, bytes]
 
 # Bodies up to this size are received before the request starts.
@@ -50,19 +52,19 @@ def render_head(status: int, headers: Sequence[Header]) -> bytes:
     return head
 
 
-class TimeoutQueue:
+class TimeoutQueue(Generic[T]):
     """Connections with a timeout of the same length, in the order in which they time out.
 
     Because the length is the same, the first connection to join is the first to time out. So a
     check stops at the first connection whose time is not up.
     """
 
-    def __init__(self, seconds: float, on_timeout: Callable[["HardenedConnection"], None]) -> None:
+    def __init__(self, seconds: float, on_timeout: Callable[[T], None]) -> None:
         self._seconds = seconds
         self._on_timeout = on_timeout
-        self._due: dict[HardenedConnection, float] = {}
+        self._due: dict[T, float] = {}
 
-    def join(self, connection: "HardenedConnection", now: float) -> None:
+    def join(self, connection: T, now: float) -> None:
         """Appends the connection, whose timeout begins now.
 
         A connection that is already in the queue must leave first, because assigning to an existing
@@ -70,7 +72,7 @@ class TimeoutQueue:
         """
         self._due[connection] = now + self._seconds
 
-    def leave(self, connection: "HardenedConnection") -> None:
+    def leave(self, connection: T) -> None:
         self._due.pop(connection, None)
 
     def length(self) -> int:
@@ -88,9 +90,12 @@ class TimeoutQueue:
             self._on_timeout(connection)
 
 
+Timeouts: TypeAlias = TimeoutQueue["HardenedConnection"]
+
+
 class ConnectionLimits:
     """The limits and timeout queues of one process. Counts the bytes of request bodies that are in
-    memory ("buffered")."""
+    memory ("buffered"). `unread` counts those of responses."""
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
         """`max_connections` connections are served, and a tenth more may be in a lingering close.
@@ -105,13 +110,16 @@ class ConnectionLimits:
         self.min_progress_bytes = settings.body_bytes_per_second * settings.body_seconds
         self._max_buffered_bytes = max(settings.max_held_bytes, settings.max_batch_bytes)
         self._buffered_bytes = 0  # of request bodies
-        self.header_timeouts = TimeoutQueue(settings.header_seconds, lambda connection: connection.on_header_timeout())
-        self.body_timeouts = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_body_timeout())
-        self.keep_alive_timeouts = TimeoutQueue(
-            settings.keep_alive_seconds, lambda connection: connection.transport.close()
+        self.header_timeouts: Timeouts = TimeoutQueue(settings.header_seconds, lambda late: late.on_header_timeout())
+        self.body_timeouts: Timeouts = TimeoutQueue(settings.body_seconds, lambda late: late.on_body_timeout())
+        self.keep_alive_timeouts: Timeouts = TimeoutQueue(
+            settings.keep_alive_seconds, lambda late: late.transport.close()
         )
-        self.lingering_timeouts = TimeoutQueue(settings.header_seconds, lambda connection: connection.transport.abort())
-        self.send_timeouts = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_send_timeout())
+        self.lingering_timeouts: Timeouts = TimeoutQueue(settings.header_seconds, lambda late: late.transport.abort())
+        self.send_timeouts: TimeoutQueue[SendBuffer] = TimeoutQueue(settings.body_seconds, SendBuffer.on_timeout)
+        largest_response = max(settings.max_list_bytes, settings.max_batch_bytes)
+        self.unread = UnreadBytes(max(settings.max_unread_bytes, largest_response), metrics.connections_reset)
+        metrics.unread_bytes.set_function(lambda: self.unread.total)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, count_connections: Callable[[], int]) -> None:
@@ -129,14 +137,9 @@ class ConnectionLimits:
         tick(loop.time())
 
     def run_once(self, now: float) -> None:
-        for queue in (
-            self.header_timeouts,
-            self.body_timeouts,
-            self.keep_alive_timeouts,
-            self.lingering_timeouts,
-            self.send_timeouts,
-        ):
+        for queue in (self.header_timeouts, self.body_timeouts, self.keep_alive_timeouts, self.lingering_timeouts):
             queue.run_once(now)
+        self.send_timeouts.run_once(now)
 
     def stop(self) -> None:
         if self._timer is not None:

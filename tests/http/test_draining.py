@@ -29,6 +29,12 @@ CREATE TRIGGER sleep BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.priority = 13)
 SLEEPING_STATEMENTS = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 )
+SLEEPING_READS = f"{SLEEPING_STATEMENTS} AND query LIKE '/* list_job_types */%'"
+SLEEPING_VIEW = """
+ALTER TABLE job_types RENAME TO stored_job_types;
+CREATE VIEW job_types AS SELECT stored_job_types.* FROM stored_job_types, pg_sleep(600);
+"""
+NO_SLEEPING_VIEW = "DROP VIEW job_types; ALTER TABLE stored_job_types RENAME TO job_types"
 CANCEL = post("/jobs/cancel", b'{"ids": []}')
 LARGE_CANCEL = post("/jobs/cancel", b'{"ids": []}' + b" " * 100_000)
 CLAIM = post("/claim", b'{"queues": ["always-empty"], "wait_seconds": 60}')
@@ -105,3 +111,19 @@ def test_request_of_the_framework_that_outlasts_the_shutdown_has_an_unknown_outc
     problem = response.json()
     assert (response.status_code, problem["code"], problem["outcome"]) == (503, "database_unavailable", "unknown")
     assert response.headers["x-request-id"] == problem["instance"]
+
+
+def test_read_that_outlasts_the_shutdown_was_not_done(
+    database: TestDatabase, background: Background, eventually: Callable[..., Any]
+) -> None:
+    with broker_process(database.dsn, shutdown_seconds="1", log_level="error") as (broker, process):
+        broker.http.put("/job-types/any", json={})
+        database.execute(SLEEPING_VIEW)
+        try:
+            listed = background.submit(broker.http.get, "/job-types")
+            eventually(lambda: database.value(SLEEPING_READS) == 1)
+            process.send_signal(signal.SIGTERM)
+            problem = listed.result(30).json()
+        finally:
+            database.execute(NO_SLEEPING_VIEW)
+    assert (problem["code"], problem["outcome"]) == ("database_unavailable", "not_done")

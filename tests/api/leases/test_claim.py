@@ -25,9 +25,18 @@ def test_claim_of_an_empty_queue_returns_an_empty_list(api: Api) -> None:
 
 def test_an_empty_claim_without_a_wait_has_poll_after_ms(api: Api) -> None:
     """A client that obeys it does not spin. A client that waits may claim again immediately."""
-    for claim in ({}, {"wait_seconds": 0}, {"key": "k"}, {"worker_id": "w1", "max_jobs": 5}):
+    for claim in (
+        {},
+        {"wait_seconds": 0},
+        {"wait_seconds": 1e-300},
+        {"wait_seconds": 0.0001},
+        {"wait_seconds": 0.1},
+        {"key": "k"},
+        {"key": "k", "wait_seconds": 0.0001},
+        {"worker_id": "w1", "max_jobs": 5},
+    ):
         assert api.claim(**claim)["poll_after_ms"] > 0, claim
-    assert api.claim(wait_seconds=0.01)["poll_after_ms"] == 0
+    assert api.claim(wait_seconds=0.6)["poll_after_ms"] == 0
     api.enqueue()
     job = api.claim()
     assert (len(job["jobs"]), job["poll_after_ms"]) == (1, 0)

@@ -40,7 +40,7 @@ def _are_answered(polls: "list[Future[Json]]", count: int) -> bool:
 
 
 def test_wait_without_a_job_ends_with_an_empty_list(quiet: Api) -> None:
-    response = quiet.claim(wait_seconds=0.05)
+    response = quiet.claim(wait_seconds=0.6)
     assert (response["jobs"], response["poll_after_ms"]) == ([], 0)
 
 
@@ -192,4 +192,4 @@ def test_poller_above_max_parked_polls_is_refused_with_poll_after_ms(
     assert response["poll_after_ms"] > 0
     api.enqueue(), api.enqueue()
     assert all(len(poll.result(20)["jobs"]) == 1 for poll in waiting_polls)
-    assert api.claim(wait_seconds=0.01)["poll_after_ms"] == 0
+    assert api.claim(wait_seconds=0.6)["poll_after_ms"] == 0

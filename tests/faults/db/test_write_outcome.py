@@ -15,6 +15,7 @@ from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.faults.db.proxy import Proxy, proxy_to
 from tests.polls import Background, wait_until_read
+from tests.table import every_case
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,29 @@ def test_outcome_is_unknown_if_the_server_ends_the_session(
         )
         eventually(lambda: database.rows(end_session))  # it is not visible between two sleeps
         assert outcome(claim.result()) == "unknown"
+
+
+def test_outcome_of_a_read_is_not_done_even_if_the_connection_breaks_during_it(
+    api: Api, proxy: Proxy, database: TestDatabase, background: Background, eventually: Callable[..., Any]
+) -> None:
+    """A read writes nothing, so the caller has nothing to find out."""
+    id = api.enqueue()["id"]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+    with every_case() as case:
+        for path, table, statement in (
+            (f"/jobs/{id}", "jobs", "/* live_jobs */%"),
+            (f"/jobs?queue={api.queue}", "jobs", "%ORDER BY%FROM jobs%"),
+            ("/dead-letters/groups?by=queue", "dead_letters", "%GROUP BY%"),
+            (f"/queues/{api.queue}", "queues", "/* get_queue */%"),
+            ("/stats", "workers", "/* workers_seen */%"),
+            ("/api-keys", "api_keys", "/* list_keys */%"),
+        ):
+            with case(path), database.uncommitted(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"):
+                call = background.submit(api.http.get, path)
+                eventually(lambda statement=statement: database.value(waiting, statement))
+                proxy.cut()
+                assert outcome(call.result()) == "not_done"
+            eventually(lambda: api.http.get("/readyz").status_code == 200)
 
 
 def test_outcome_is_not_done_without_a_connection(api: Api, proxy: Proxy) -> None:

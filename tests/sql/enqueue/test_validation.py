@@ -138,7 +138,17 @@ def test_sql_and_http_reject_an_invalid_parameter_by_name(
 
 
 @table("name", ["run_at", "expires_at"])
-@table("instant", ["infinity", "-infinity", "0001-12-31 BC", "0001-01-01 00:00:00+00", "1969-12-31 23:59:59.999999+00"])
+@table(
+    "instant",
+    [
+        "infinity",
+        "-infinity",
+        "0001-12-31 BC",
+        "0001-01-01 00:00:00+00",
+        "1969-12-31 23:59:59.999999+00",
+        "1970-01-01 00:00:00+01:00",
+    ],
+)
 def test_sql_and_http_reject_an_instant_out_of_range(shop: Session, api: Api, name: str, instant: str) -> None:
     with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^{name}: "):
         shop.execute(f"SELECT longshore_enqueue_v1('test', {name} => '{instant}')")
