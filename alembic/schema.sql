@@ -229,8 +229,8 @@ BEGIN
 
     END IF;
 
-    -- Like JobDefaults in app/enqueue/parser.py: the job, then its type, its queue, the default
-    -- of the settings.
+    -- Like JobDefaults in app/enqueue/parser.py: a field that the job omits comes from its type,
+    -- then its queue, then the default of the settings.
     queue_row := longshore_find_or_create_queue(coalesce(queue, 'default'));
 
     queue_config := queue_row.config;

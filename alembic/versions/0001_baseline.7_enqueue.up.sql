@@ -97,8 +97,8 @@ BEGIN
             ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
     END IF;
 
-    -- Like JobDefaults in app/enqueue/parser.py: the job, then its type, its queue, the default
-    -- of the settings.
+    -- Like JobDefaults in app/enqueue/parser.py: a field that the job omits comes from its type,
+    -- then its queue, then the default of the settings.
     queue_row := longshore_find_or_create_queue(coalesce(queue, 'default'));
     queue_config := queue_row.config;
     SELECT job_types.config::jsonb - 'payload_schema'

@@ -1,7 +1,7 @@
 """Authenticates callers with the API keys in a cache of this process.
 
-To authenticate a request takes a query only if the cache may be older than 250 ms, or if it does
-not contain the key of the request.
+Authenticating a request needs a query only if the cache may be older than 250 ms, or if it does not
+contain the key of the request.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ WHERE NOT EXISTS (SELECT FROM updated);
 -- name: group_usage
 -- row: GroupUsageRow
 -- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the oldest
--- of them that is ready; in a :strict group it may be running.
+-- one that is ready. In a :strict group the oldest one may also be running.
 SELECT coalesce(group_key, '') AS group_key,
     count(*) AS admitted,
     count(*) FILTER (WHERE state = 'ready') AS ready,

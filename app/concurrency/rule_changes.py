@@ -97,7 +97,8 @@ class RuleChanges(PeriodicService):
             asyncio.get_running_loop().call_later(seconds, self._assign_slots_again, queue.id)
 
     def _assign_slots_again(self, queue_id: int) -> None:
-        """Lets `run_once` count leases that claims wrote by the old rules during the change."""
+        """Makes the next `run_once` count the running jobs again: during the change, claims may
+        have written leases that do not count against the new limit."""
         self._queues_without_slots.add(queue_id)
         self.wake()
 
@@ -169,8 +170,8 @@ class RuleChanges(PeriodicService):
     async def _hold_back_cooling(self) -> None:
         """Makes ready jobs of cooling groups pending, every second. Claims skip them anyway.
 
-        The time of the check is stored only if groups were cooling down. So a cool-down that begins
-        now is checked at once.
+        While no group cools down, the time of the last check is not updated. So the first check
+        after a cool-down has begun runs at once.
         """
         lanes = self._queues.cooling_groups
         now = time.monotonic()

@@ -121,7 +121,7 @@ def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, 
 
 
 async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple[int, list[UUID]]]:
-    """Groups thousands of ids by lane, and lets the event loop serve other requests meanwhile.
+    """Groups thousands of ids by lane, and lets the event loop serve other requests in between.
     Yields a lane with at most `size` of its ids at a time, in ascending order, because a statement
     locks jobs in this order."""
     lanes: dict[int, list[UUID]] = {}

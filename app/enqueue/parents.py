@@ -93,7 +93,7 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
     while rejected:
         for child in children.get(rejected.pop().row.id, ()):
             if child.problem is None:
-                detail = "a job that it depends on was rejected"
+                detail = "a parent of this job was rejected"
                 child.reject(ValidationFailed.at(f"{child.pointer}/depends_on", detail, "refused_parent"))
                 rejected.append(child)
 

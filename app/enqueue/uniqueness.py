@@ -129,8 +129,8 @@ async def _still_stored(
 ) -> set[UUID]:
     """Returns which of these jobs still have their unique keys.
 
-    A live job does. A job in `window_ids`, whose key has `for_seconds`, does so while it is stored:
-    live, finished or dead.
+    A live job still has its key. A job in `window_ids`, whose key has `for_seconds`, has it as long
+    as the job is stored: live, finished or dead.
     """
     stored: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():

@@ -1,6 +1,6 @@
 """JSON lists as responses. A list of more than 64 KiB is sent piece by piece.
 
-To copy 8 MB takes 4 ms, during which no other request is served. A response in one piece would be
+Copying 8 MB takes 4 ms, during which no other request is served. A response in one piece would be
 copied three times: to join the items, to add the brackets around them, and to add the head.
 """
 

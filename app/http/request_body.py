@@ -30,8 +30,8 @@ from app.settings import Settings
 T = TypeVar("T")
 Path = tuple[str, ...]
 
-# Larger bodies are checked chunk by chunk or in a thread. To check 3 MB of small values took more
-# than a second, during which no other request was served. To check 64 kB takes at most 4 ms.
+# Larger bodies are checked chunk by chunk or in a thread. Checking 3 MB of small values took more
+# than a second, during which no other request was served. Checking 64 kB takes at most 4 ms.
 LARGE_BODY_BYTES = 64 * 1024
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
@@ -163,7 +163,7 @@ class BodyDecoder(Generic[T]):
         self._kind = inspect.type_info(kind)
         self._instants = list(_instants(self._kind))
         first = list(dict.fromkeys(path[0] for path in self._instants))
-        # Most bodies have no instants. To check that their fields are unset takes 0.2 µs; to follow
+        # Most bodies have no instants. Checking that their fields are unset takes 0.2 µs; following
         # each path takes 1 µs.
         self._get_instant_fields = attrgetter(*first) if first else None
         self._all_unset = (UNSET,) * len(first) if len(first) > 1 else UNSET

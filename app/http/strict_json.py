@@ -20,7 +20,7 @@ MAX_VALUES = 10_000  # per payload; a batch may have that many for each of its j
 MAX_DIGITS = 64
 MAX_SHOWN = 100  # characters of a key in an error
 
-# To decode and encode this many values takes about 15 ms, during which no other thread runs.
+# Decoding and encoding this many values takes about 15 ms, during which no other thread runs.
 _MAX_PLAIN_VALUES = 50_000
 _DIGITS_TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * MAX_DIGITS
@@ -59,7 +59,8 @@ def check(data: bytes, *, max_values: int = MAX_VALUES, allow_nul: bool = False)
 
 
 def value_count_fault(raw: bytes, pointer: str) -> Fault | None:
-    """Returns a fault if a payload has too many values. `check` limits only those of the body."""
+    """Returns a fault if a payload has too many values. `check` limits only the values of a whole
+    body, which may contain many payloads."""
     try:
         if len(raw) >= MAX_VALUES:
             _check_value_count(raw.decode(), MAX_VALUES)
@@ -69,10 +70,10 @@ def value_count_fault(raw: bytes, pointer: str) -> Fault | None:
 
 
 def nul_fault(decoded: str | None, pointer: str) -> Fault | None:
-    """Returns a fault if there is a NUL in user data, which is stored as JSON, if `check` has allowed it in the body.
+    """Returns a fault if user data contains NUL, which Postgres cannot store as JSON.
 
-    Other texts of such a body may contain NUL, such as the error message of a worker: the broker
-    removes it from them.
+    Needed only if `check` has allowed NUL in the body. Other texts of such a body may contain it,
+    such as the error message of a worker: the broker removes it from them.
     """
     if decoded is not None and "\\u0000" in decoded and _NUL.search(decoded):
         return Fault(pointer, "unsafe_json", "\\u0000 is not supported: Postgres cannot store it")

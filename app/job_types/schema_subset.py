@@ -212,7 +212,7 @@ def _check_patterns(found: Mapping[str, Schema]) -> None:
     for pattern, pointer in pointers.items():
         total += pattern_size(pattern)
         if total > MAX_PATTERN_SIZE:
-            detail = f"all patterns may have {MAX_PATTERN_SIZE} characters, with their repetitions written out"
+            detail = f"the patterns together may have {MAX_PATTERN_SIZE} characters, with repetitions written out"
             raise schema_fault(pointer, detail)
         if _VERBOSE_FLAG.search(pattern):
             raise schema_fault(pointer, "the flag x is not supported: it hides repetitions")

@@ -12,7 +12,7 @@
 id, state, run_at, priority, max_attempts, job_type, waiting_for, depends_on, {{columns_as_sent}}
 
 -- fragment: columns_as_sent
--- The columns of new_job that `enqueue` stores as they are in its parameters.
+-- The columns of new_job that `enqueue` stores unchanged.
 state_reason, group_key, lease_seconds, retry, tags, metadata, traceparent, tracestate, replayed_from, payload,
 expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents, worker_id, started_at,
 lease_token, lease_expires_at, deadline_at

@@ -181,7 +181,7 @@ async def finish_cancelled(
 
 
 def _columns_for(query: Query, decisions: Sequence[RetryDecision]) -> dict[str, Sequence[object] | None]:
-    """Returns the columns that the statement takes: each of the three needs only some."""
+    """Returns the decisions as columns, but only those that the statement has parameters for."""
     columns = to_columns(decisions)
     return {name: column for name, column in columns.items() if name in query.parameters}
 

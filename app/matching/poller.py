@@ -132,8 +132,8 @@ class Poller:
     def reserve(self) -> Reservation:
         """Reserves the poller for jobs that are being stored.
 
-        Even if it is woken meanwhile, it waits up to RESERVATION_TIMEOUT for the outcome of the
-        INSERT.
+        Even if it is woken in the meantime, it waits up to RESERVATION_TIMEOUT for the outcome of
+        the INSERT.
         """
         self._reservation = asyncio.get_running_loop().create_future()
         return self._reservation

@@ -227,8 +227,9 @@ def lanes_fault(before: int, after: int) -> Fault | None:
 
 
 def limit_faults(config: QueueConfig, request: QueueConfig) -> Iterator[Fault]:
-    """Yields the faults of a configuration by the rules of its model. A fault points at the limit if
-    the request has it, and otherwise at `lanes`."""
+    """Yields a fault for each limit that the number of lanes does not allow. The fault points at the
+    limit if the request contains it. Otherwise the request has changed `lanes`, and the fault points
+    there."""
     for fault in rule_faults(config):
         is_requested = getattr(request, fault.pointer.removeprefix("/")) is not UNSET
         yield fault if is_requested else fault._replace(pointer="/lanes")

@@ -152,8 +152,8 @@ class HardenedConnection(asyncio.Protocol):
     def _start_or_queue(self, scope: Scope, exchange: Exchange) -> Problem | None:
         """Starts the request, or queues it while the handler of another one is running.
 
-        The connection notices a disconnect only while it reads. So it goes on reading meanwhile,
-        up to SMALL_BODY bytes of queued bodies.
+        The connection notices a disconnect only while it reads. So it goes on reading while the
+        request is queued, up to SMALL_BODY bytes of queued bodies.
         """
         scope["state"] = {**self._app_state, "exchange": exchange}
         if self._active is None:

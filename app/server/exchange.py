@@ -92,7 +92,7 @@ class Exchange:
         `max_bytes`, without waiting for its end: an endless body costs no more memory than the
         largest allowed one.
 
-        Does not join the pieces, because to join 8 MB takes 4 ms, during which no other request is
+        Does not join the pieces, because joining 8 MB takes 4 ms, during which no other request is
         served. Does not keep the pieces either, so that the body is in memory only once.
         """
         self._max_bytes = max_bytes

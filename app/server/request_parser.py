@@ -211,7 +211,7 @@ class RequestParser:
         """Rejects heads that httptools accepts and the broker does not.
 
         Rejects every CONNECT, because httptools treats it as an upgrade, with or without an Upgrade
-        header. To parse the head again without that header would not help.
+        header. Parsing the head again without that header would not help.
         """
         url_bytes = len(self._url)
         if url_bytes > self._limits.max_url_bytes or url_bytes + self._header_bytes > self._limits.max_header_bytes:

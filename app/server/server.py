@@ -115,8 +115,8 @@ def _raise_file_limit(max_connections: int) -> int:
     """Raises the limit of open files for `max_connections`. Returns how many connections the limit
     allows.
 
-    To serve fewer connections is better than to run out of file descriptors: then the broker could
-    not connect to its database either.
+    Serving fewer connections is better than running out of file descriptors, because then the broker
+    could not connect to its database either.
     """
     if sys.platform == "win32":
         return max_connections

@@ -29,7 +29,7 @@ OF_CHANGES = {
     "claim from a further lane",
     "claim of a child",
     "claim under a rate",
-    "claim in turn",
+    "claim from a fair queue",
     "missed start deadline",
     "timeout",
 }
@@ -88,7 +88,7 @@ def _names(facts: Facts, step: Transition) -> Iterator[str]:
     if step.is_claim:
         request = facts.requested.get(facts.transitions[step.row.id][0].row.key)
         rules = facts.final_state.queues.get(step.row.queue)
-        names = {WIDE: "claim from a further lane", RATED: "claim under a rate", FAIR: "claim in turn"}
+        names = {WIDE: "claim from a further lane", RATED: "claim under a rate", FAIR: "claim from a fair queue"}
         if rules is not None and rules.name in names and (rules.name != WIDE or step.row.lane):
             yield names[rules.name]
         if request is not None and request.depends_on:

@@ -99,7 +99,7 @@ def test_order_is_checked_around_a_clock_jump(history: HistoryBuilder) -> None:
     assert len(order_violations(jobs[1].claimed(4))) == 1
 
 
-def test_job_that_was_given_back_is_claimed_before_later_ones(history: HistoryBuilder) -> None:
+def test_requeued_job_is_claimed_before_later_jobs(history: HistoryBuilder) -> None:
     first, second = two_jobs(history, {}, {})
     first.claimed(1).settled(2, "release", "ready", attempt=0)
     assert order_violations(second.claimed(3)) == ["passed over: id-a by id-b, change 5, in work lane 0"]
@@ -140,7 +140,7 @@ def test_group_is_held_by_older_jobs_that_may_run(
 
 
 @pytest.mark.parametrize("retried", [True, False])
-def test_next_job_of_a_group_waits_for_the_retry_of_the_one_before(history: HistoryBuilder, *, retried: bool) -> None:
+def test_next_job_of_a_group_waits_for_the_retry_of_the_previous_job(history: HistoryBuilder, *, retried: bool) -> None:
     first = AuditedJob(history, "a", **GROUP).enqueued().claimed(1)
     second = AuditedJob(history, "b", **GROUP).enqueued(state="pending")
     if retried:

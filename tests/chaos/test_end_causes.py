@@ -41,7 +41,7 @@ def let_leases_expire(history: HistoryBuilder, count: int) -> float:
         (3, 3, ""),
     ],
 )
-def test_attempts_exhausted_needs_as_many_failures(
+def test_reason_attempts_exhausted_needs_as_many_failures(
     history: HistoryBuilder, failed: int, attempt: int, found: str
 ) -> None:
     fail_attempts(history, failed)
@@ -65,7 +65,7 @@ def test_deliveries_with_a_lost_response_may_have_used_attempts(history: History
 
 
 @pytest.mark.parametrize(("retryable", "violations"), [(True, 1), (False, 0)])
-def test_not_retryable_needs_a_failure_with_retryable_false(
+def test_reason_not_retryable_needs_a_failure_with_retryable_false(
     history: HistoryBuilder, *, retryable: bool, violations: int
 ) -> None:
     fail_attempts(history, 1, retryable=retryable)
@@ -82,13 +82,13 @@ def test_rejected_failure_makes_no_dead_letter(history: HistoryBuilder) -> None:
 
 
 @pytest.mark.parametrize(("crashes", "violations"), [(MAX_CRASHES - 1, 1), (MAX_CRASHES, 0)])
-def test_poison_needs_expired_leases(history: HistoryBuilder, crashes: int, violations: int) -> None:
+def test_reason_poison_needs_expired_leases(history: HistoryBuilder, crashes: int, violations: int) -> None:
     let_leases_expire(history, crashes)
     store_dead_letter(history, "poison", deliveries=crashes, attempt=crashes, crashes=MAX_CRASHES)
     assert len(history.violations().get("I13", [])) == violations
 
 
-def test_poison_before_the_last_lease_expired_is_reported(history: HistoryBuilder) -> None:
+def test_reason_poison_before_the_last_lease_expiry_is_reported(history: HistoryBuilder) -> None:
     over = let_leases_expire(history, MAX_CRASHES)
     store_dead_letter(
         history, "poison", deliveries=MAX_CRASHES, attempt=MAX_CRASHES, crashes=MAX_CRASHES, ended=START + over - 5
@@ -100,7 +100,7 @@ def test_poison_before_the_last_lease_expired_is_reported(history: HistoryBuilde
     ("expires_at", "ended", "found"),
     [(0, 5, "it has no expires_at"), (8, 5, "3.000 s before expires_at"), (4, 5, "")],
 )
-def test_expired_needs_a_start_deadline_that_has_passed(
+def test_reason_expired_needs_a_start_deadline_that_has_passed(
     history: HistoryBuilder, expires_at: float, ended: float, found: str
 ) -> None:
     history.enqueue(0, "a", expires_at=START + expires_at if expires_at else 0)
@@ -116,7 +116,7 @@ def test_missed_start_deadline_of_a_started_job_is_reported(history: HistoryBuil
 
 
 @pytest.mark.parametrize(("deliveries", "violations"), [(MAX_DELIVERIES - 1, 1), (MAX_DELIVERIES, 0)])
-def test_undeliverable_needs_many_deliveries(history: HistoryBuilder, deliveries: int, violations: int) -> None:
+def test_reason_undeliverable_needs_many_deliveries(history: HistoryBuilder, deliveries: int, violations: int) -> None:
     history.enqueue(0, "a")
     store_dead_letter(history, "undeliverable", deliveries=deliveries)
     assert len(history.violations().get("I13", [])) == violations

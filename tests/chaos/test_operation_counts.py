@@ -66,7 +66,7 @@ QUEUES = {
 CHANGES: dict[str, tuple[dict[str, Any], Callable[[AuditedJob], object]]] = {
     "claim from a further lane": ({"queue": 2, "lane": 3}, lambda job: job.enqueued().claimed(1)),
     "claim under a rate": ({"queue": 3}, lambda job: job.enqueued().claimed(1)),
-    "claim in turn": ({"queue": 4}, lambda job: job.enqueued().claimed(1)),
+    "claim from a fair queue": ({"queue": 4}, lambda job: job.enqueued().claimed(1)),
     "claim of a child": (
         {"key": "a", "sent": {"depends_on": ["b"]}},
         lambda job: job.enqueued(state="blocked").changed(1, "ready").claimed(2),

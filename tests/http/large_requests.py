@@ -74,7 +74,7 @@ def invalid_jobs(problem: Json) -> int:
 
 
 class RequestFactory:
-    """Prepares requests. Encodes their bodies in advance, so that the client is idle meanwhile."""
+    """Prepares requests. Encodes their bodies in advance, so that sending them takes little CPU."""
 
     def __init__(self, api: Api, db: TestDatabase) -> None:
         self._api = api

@@ -48,7 +48,7 @@ def test_idle_connection_is_acquired_at_once_and_a_new_one_is_not() -> None:
     asyncio.run(scenario())
 
 
-def test_closed_connections_are_never_handed_out() -> None:
+def test_closed_connections_are_never_acquired() -> None:
     """Whether they were closed in use or while they were idle."""
 
     async def scenario() -> None:
@@ -86,7 +86,7 @@ def test_caller_does_not_overtake_one_that_waits() -> None:
     asyncio.run(scenario())
 
 
-def test_closed_pool_hands_out_no_connection_even_while_it_is_closing() -> None:
+def test_closed_pool_returns_no_connection_even_while_it_is_closing() -> None:
     async def scenario() -> None:
         pool, connections = await pool_with_idle(2)
         in_use: Any = pool.try_acquire(reserved=True)

@@ -47,7 +47,7 @@ def test_chunks_contain_the_same_jobs_as_the_body(
     st.sampled_from(["", ',"atomic":true', ',"jobs":[]', ',"atomic":tru', "}", "]"]),
     st.integers(12, 40),
 )
-def test_chunks_accept_nothing_that_the_whole_check_rejects(items: str, tail: str, chunk_bytes: int) -> None:
+def test_chunks_accept_nothing_that_a_check_of_the_body_rejects(items: str, tail: str, chunk_bytes: int) -> None:
     text = f'{{"jobs":[{items}]{tail}}}'
     jobs = decode(text, chunk_bytes)
     if jobs is not None:

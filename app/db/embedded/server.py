@@ -209,8 +209,8 @@ class EmbeddedPostgres:
     # The cluster and its server
 
     def _create_cluster(self, binaries: Path, version: int) -> None:
-        """Creates the cluster in a new folder, and renames it when it is complete. So a broker that
-        is killed meanwhile leaves nothing incomplete at the final path."""
+        """Creates the cluster in a new folder, and renames it when it is complete. So if the broker
+        is killed before that, nothing incomplete is at the final path."""
         new = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.folder))
         self._chown(new)
         builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if version >= 17 else []

@@ -158,7 +158,7 @@ def test_non_atomic_batch_rejects_the_children_of_a_rejected_duplicate(api: Api)
     answer = api.batch(*jobs, atomic=False, status=207)
     assert statuses(answer) == ["rejected", "rejected", "rejected", "created"]
     assert answer["results"][1]["problem"]["errors"] == [
-        {"pointer": "/jobs/1/depends_on", "code": "refused_parent", "detail": "a job that it depends on was rejected"}
+        {"pointer": "/jobs/1/depends_on", "code": "refused_parent", "detail": "a parent of this job was rejected"}
     ]
     assert api.counts() == {"ready": 2}
 

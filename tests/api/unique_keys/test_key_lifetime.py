@@ -50,7 +50,7 @@ def test_unexpired_unique_key_is_not_deleted(api: Api, db: TestDatabase, run_ret
     assert api.enqueue(status=200, **with_key())["id"] == first["id"]
 
 
-def test_ended_window_is_not_extended_because_its_job_still_waits(
+def test_waiting_job_does_not_extend_the_window_of_its_unique_key(
     api: Api, db: TestDatabase, run_retention: RunRetention
 ) -> None:
     first = api.enqueue(**with_key(for_seconds=60))

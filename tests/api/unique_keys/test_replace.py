@@ -196,7 +196,7 @@ def test_postponed_replacement_frees_its_admission(api: Api, db: TestDatabase) -
     assert api.claim_one(wait_seconds=20)["id"] == second["id"]
 
 
-def test_advanced_replacement_waits_for_admission(api: Api) -> None:
+def test_replacement_without_delay_waits_for_admission(api: Api) -> None:
     api.configure(max_running_per_group=1)
     first = api.enqueue(**with_key(group="g", delay_seconds=3600))
     api.enqueue(group="g")

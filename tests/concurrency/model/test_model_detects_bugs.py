@@ -81,7 +81,9 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
-def test_model_detects(bug: Bug, brokers: BrokerPair, run_settings: settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_detects_bug(
+    bug: Bug, brokers: BrokerPair, run_settings: settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bug(monkeypatch)
     with pytest.raises((AssertionError, Flaky)):
         run_state_machine_as_test(

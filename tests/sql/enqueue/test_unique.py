@@ -47,7 +47,7 @@ def test_unique_key_is_held_for_its_window_after_the_job_has_finished(
 
 
 @pytest.mark.parametrize("source", ["sql", "http"])
-def test_unique_keys_of_both_ways_belong_to_a_queue(keyed: KeyedEnqueues, source: str) -> None:
+def test_unique_keys_of_sql_and_http_belong_to_a_queue(keyed: KeyedEnqueues, source: str) -> None:
     assert keyed.via(source) != keyed.via(source, queue=f"{keyed.api.queue}-2")
 
 
