@@ -81,7 +81,7 @@ CREATE INDEX jobs_leased ON jobs (lease_expires_at, worker_id) WHERE lease_expir
 -- group form a group, too.
 CREATE INDEX jobs_pending ON jobs (lane, coalesce(group_key, ''), id) WHERE state = 'pending';
 
--- Admitted jobs, by group: how many there are, and the last number of each priority.
+-- Admitted jobs, by group: finds how many there are, and the last admission of each priority.
 CREATE INDEX jobs_admissions ON jobs (lane, coalesce(group_key, ''), priority, admission) WHERE admission IS NOT NULL;
 
 -- Leases that count against max_running.

@@ -55,8 +55,8 @@ BEGIN
 END
 $$;
 
--- A SECURITY DEFINER function uses objects of this schema only, and its caller's temporary tables
--- last. Only grantees may call it.
+-- A SECURITY DEFINER function finds objects of this schema only: it searches the temporary tables of
+-- its caller last. Only grantees may call it.
 DO $$
 BEGIN
     EXECUTE format(

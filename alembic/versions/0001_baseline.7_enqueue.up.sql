@@ -241,8 +241,8 @@ BEGIN
 END
 $$;
 
--- A SECURITY DEFINER function uses objects of this schema only, and its caller's temporary tables
--- last. Only grantees may call it.
+-- A SECURITY DEFINER function finds objects of this schema only: it searches the temporary tables of
+-- its caller last. Only grantees may call it.
 REVOKE EXECUTE ON FUNCTION longshore_digest, longshore_lane_of, longshore_generate_id, longshore_find_json_fault,
     longshore_find_retry_fault, longshore_find_or_create_queue, longshore_needs_admission, longshore_lagging_time,
     longshore_find_unique_key, longshore_replace_waiting, longshore_check_max_waiting, longshore_mark_parents,

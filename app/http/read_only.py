@@ -54,8 +54,9 @@ class EditedBody(Generic[T]):
         """Returns a fault for each read-only member whose value differs from the current one, which
         `get` returns. Raises ValidationFailed for an invalid body.
 
-        `missing`: the read-only members of a resource that does not exist, for a PUT that restores a
-        deleted one. Others are ignored. Without it, NotFound of `get` is raised.
+        `missing` is for a PUT that may create the resource: if `get` raises NotFound, the members in
+        the body are compared with those of `missing`, and all others are ignored. Without `missing`,
+        NotFound is raised.
         """
         faults = await self._changed_members(get, missing) if self._read_only else []
         if self._problem is not None:

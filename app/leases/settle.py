@@ -81,7 +81,7 @@ class SettlementService:
         return result
 
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
-        """Settles items of one lane, which are about different jobs."""
+        """Settles items of one lane. No two of them are about the same job."""
         completions = [item for item in items if item.outcome is Outcome.COMPLETE]
         settled: dict[int, SettledRow] = {}
         for batch in by_size(completions, _result_bytes, MAX_STATEMENT_BYTES):

@@ -88,7 +88,7 @@ UNUSUAL_UPGRADES = {
 }
 
 
-def test_unusual_upgrade_headers_are_ignored_with_one_response(connect: Connect, api: Api) -> None:
+def test_request_with_unusual_upgrade_headers_gets_one_response(connect: Connect, api: Api) -> None:
     responses = {}
     for name, request in UNUSUAL_UPGRADES.items():
         connection = connect()
