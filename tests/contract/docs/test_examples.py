@@ -26,6 +26,9 @@ EXECUTED_HERE = {
     "docs/guides/api-keys.md",
 }
 EXECUTED_ELSEWHERE = {"docs/operations/backup.md"}  # tests/contract/cli/test_backup.py
+# Executed by tests/sql/enqueue/test_guide.py and tests/upgrades/rollout/test_documented_roles.py;
+# compared with the settings of sessions by tests/unit/test_durability.py.
+WITH_SQL = {"docs/guides/transactional-enqueue.md", "docs/operations/deploying.md", "docs/operations/postgres.md"}
 
 
 @pytest.fixture
@@ -41,6 +44,7 @@ def run_guide(page: str, broker: RunningBroker) -> str:
 def test_every_page_with_examples_is_executed() -> None:
     with_examples = {page for page in PAGES if code(page, "bash") or code(page, "python")}
     assert with_examples == EXECUTED_HERE | EXECUTED_ELSEWHERE
+    assert {page for page in PAGES if code(page, "sql")} == WITH_SQL
 
 
 def test_readme_first_job_is_enqueued(mail: Api, broker: RunningBroker) -> None:

@@ -1,5 +1,6 @@
 """Compares README.md and the pages under docs with the code: links, names, states, settings, generated pages."""
 
+import json
 import re
 
 from app.job_types import schema_subset
@@ -7,6 +8,7 @@ from app.settings import Settings
 from tests.chaos.transition_rules import LEGAL
 from tests.chaos.transitions import GONE
 from tests.contract.docs.pages import PAGES, README, anchors, code, prose, text_of
+from tests.faults.failover.patroni import DYNAMIC
 from tests.paths import ROOT
 from tests.table import table
 from tests.tools.reference_pages import PAGES as REFERENCE_PAGES
@@ -98,6 +100,13 @@ def test_guide_to_job_types_names_the_limits_of_payload_schemas() -> None:
     limits = (schema_subset.MAX_CHECKS, schema_subset.MAX_STEPS, schema_subset.MAX_PATTERN_SIZE)
     named = [*(f"`{keyword}`" for keyword in schema_subset.REFUSED_KEYWORDS), *(f"{limit:,}" for limit in limits)]
     assert [name for name in named if name not in guide] == []
+
+
+def test_patroni_example_has_the_settings_of_the_patroni_test() -> None:
+    (example,) = code("docs/operations/high-availability.md", "yaml")
+    settings = {name: json.dumps(value) for name, value in DYNAMIC.items() if not isinstance(value, dict)}
+    shown = dict(re.findall(r"^ +(\w+): (\w+) *(?:#.*)?$", example, re.MULTILINE))
+    assert {name: shown.get(name) for name in settings} == settings
 
 
 def test_glossary_is_sorted() -> None:
