@@ -41,7 +41,7 @@ HISTORIES: dict[str, History] = {
 }
 
 
-def give_history(api: Api, db: TestDatabase, source: str, history: str) -> None:
+def add_history(api: Api, db: TestDatabase, source: str, history: str) -> None:
     """Gives a history to the job with the unique key of this source."""
     if history not in ("ready", "scheduled", "blocked"):
         claimed = api.claim_one(job_types=[source], wait_seconds=20, worker_id="w")
@@ -73,7 +73,7 @@ def test_sql_and_http_replace_a_waiting_job_alike(
         for source in SOURCES
     }
     for source in SOURCES:
-        give_history(keyed.api, db, source, history)
+        add_history(keyed.api, db, source, history)
     assert keyed.sql("sql", on_duplicate="replace", delay_seconds=after, payload="2", **BODY) == ids["sql"]
     assert keyed.http("http", on_duplicate="replace", delay_seconds=after, payload=2, **BODY)["id"] == ids["http"]
     wait_until(lambda: stored(db, ids["sql"]) == stored(db, ids["http"]))
