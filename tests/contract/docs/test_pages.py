@@ -69,6 +69,23 @@ def test_overview_names_every_package() -> None:
     assert {package for package in packages if f"`{package}`" not in text_of(OVERVIEW)} == set()
 
 
+def test_overview_lists_the_subscribers_of_each_event() -> None:
+    subscribers: dict[str, set[str]] = {}
+    for path in (ROOT / "app").rglob("*.py"):
+        for moved, event in re.findall(r"\bevents\.subscribe(?:(_moved)\(|\((\w+))", path.read_text()):
+            subscribers.setdefault("JobsMoved" if moved else event, set()).add(str(path.relative_to(ROOT)))
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", text_of(OVERVIEW), re.MULTILINE)
+    assert {event: set(re.findall(r"`([^`]+)`", cell)) for event, cell in rows} == subscribers
+
+
+@table("page", [page for page in PAGES if page.startswith("docs/architecture/")])
+def test_classes_in_diagrams_exist(page: str) -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "app").rglob("*.py"))
+    classes = set(re.findall(r"^class (\w+)", sources, re.MULTILINE))
+    named = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", "\n".join(code(page, "mermaid"))))
+    assert named - classes == set()
+
+
 @table("page", PAGES)
 def test_paths_of_modules_exist(page: str) -> None:
     named = re.findall(r"`((?:app|tests|bench|alembic|examples|openapi)/[\w/.-]*)`", prose(page))
