@@ -214,11 +214,8 @@ class EmbeddedPostgres:
         new = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.folder))
         self._chown(new)
         builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if version >= 17 else []
-        auth = [
-            "--username=postgres",
-            "--auth-local=trust",
-            "--auth-host=reject",
-        ]  # access is limited by the socket's folder
+        # The folder of the socket limits access.
+        auth = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]
         path = self._reachable_path(new, version)
         initdb = self._run(
             [f"{binaries}/initdb", "-D", path, "--encoding=UTF8", "--locale=C", *builtin, *auth, "--data-checksums"],
