@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 MAX_VALUES = 20_000  # that the walk visits in one body, which takes about 40 ms
 MAX_SHOWN = 100  # characters of an unknown name that an error repeats
+MIN_SIMILARITY = 0.65  # difflib's default is 0.6, at which `sort` is similar to `cursor`
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _items = msgspec.json.Decoder(list[Raw])
@@ -94,11 +95,11 @@ class BodyErrors:
                 self._add(
                     f"{pointer}/{escape_pointer_step(name)}",
                     "unknown_field",
-                    partial(unknown_field_detail, name, fields if self._suggest else ()),
+                    partial(unknown_field_detail, name, fields if self._suggest else (), _place_of(pointer)),
                 )
         for name, field in fields.items():
             if field.required and name not in members:
-                self._add(f"{pointer}/{name}", "missing", partial("required field {} is missing".format, name))
+                self._add(f"{pointer}/{name}", "missing", partial(_missing_field_detail, f"{pointer}/{name}"))
         walked = {
             name: self.walk(fields[name].type, value, f"{pointer}/{name}")
             for name, value in members.items()
@@ -177,12 +178,31 @@ def format_pointer(pointer: str) -> str:
     return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in steps).lstrip(".") or "the body"
 
 
-def unknown_field_detail(name: str, known: Iterable[str]) -> str:
-    """Formats the error for an unknown field, with the most similar known name. Ignores case and
-    separators, so that `JOB-TYPE` is similar to `job_type`."""
-    by_letters = {_letters(other): other for other in known}
-    near = get_close_matches(_letters(name), by_letters, n=1) if len(name) <= MAX_SHOWN else []
-    return f"unknown field {name[:MAX_SHOWN]}" + (f"; did you mean {by_letters[near[0]]}?" if near else "")
+def _place_of(pointer: str) -> str:
+    """Returns what comes before the name of a member: `jobs[3].` for the object at `/jobs/3`."""
+    return f"{format_pointer(pointer)}." if pointer else ""
+
+
+def _missing_field_detail(pointer: str) -> str:
+    return f"required field {format_pointer(pointer)} is missing"
+
+
+def unknown_field_detail(name: str, known: Iterable[str], place: str = "") -> str:
+    """Formats the error for an unknown field, with the most similar known name. `place` is what comes
+    before the name."""
+    similar = _similar_name(name, known)
+    return f"unknown field {place}{name[:MAX_SHOWN]}" + (f"; did you mean {similar}?" if similar else "")
+
+
+def _similar_name(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that begins like the name, as `delay_seconds` does for `delay`, or else
+    the most similar one. Ignores case and separators, so that `JOB-TYPE` is similar to `job_type`."""
+    letters, by_letters = _letters(name), {_letters(other): other for other in known}
+    if len(name) > MAX_SHOWN:
+        return None
+    longer = [other for other in by_letters if len(letters) > 2 and other.startswith(letters)]
+    near = sorted(longer, key=len) or get_close_matches(letters, by_letters, n=1, cutoff=MIN_SIMILARITY)
+    return by_letters[near[0]] if near else None
 
 
 def _letters(name: str) -> str:

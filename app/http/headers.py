@@ -51,8 +51,9 @@ def _reject_repeated(names: list[str]) -> None:
     `state=ready&state=scheduled`."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        detail = "this parameter takes one value; send it once"
-        raise_for_faults(Fault(f"/query/{name}", "repeated", detail) for name in repeated)
+        raise_for_faults(
+            Fault(f"/query/{name}", "repeated", f"{name} takes one value: send it once") for name in repeated
+        )
 
 
 def request_id(scope: Scope) -> str:

@@ -1,6 +1,7 @@
 """Converts pydantic's errors about path, query and header parameters to faults. They are worded
 like the errors in bodies."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from app.http.body_errors import unknown_field_detail
 from app.http.headers import KEY_PATTERN, KEY_RULE
 from app.http.schema_types import NAME_PATTERN, NAME_RULE
 
+_LOST_PLUS = re.compile(r"\d \d\d:\d\d$", re.ASCII)
 _CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
 _DETAILS = {
     "missing": "{name} is required",
@@ -18,7 +20,7 @@ _DETAILS = {
     "less_than_equal": "{name} must be at most {le:g}",
     "string_too_short": "{name} must have at least {min_length} characters",
     "string_too_long": "{name} must have at most {max_length} characters",
-    "value_error": "{name} {error}",
+    "value_error": "{name} {error}{hint}",
 }
 _PATTERNS = {
     NAME_PATTERN: NAME_RULE,
@@ -49,5 +51,12 @@ def _detail(error: Mapping[str, Any], name: str, known: list[str]) -> str:
         rule = _PATTERNS.get(context["pattern"])
         return f"{name} must be {rule}" if rule else f"{name} must match {context['pattern']}"
     if kind in _DETAILS:
-        return _DETAILS[kind].format(name=name, **context)
+        return _DETAILS[kind].format(name=name, hint=_plus_hint(error["input"]), **context)
     return f"{name} is invalid"
+
+
+def _plus_hint(value: object) -> str:
+    """Returns a hint if the value is an instant whose `+01:00` has lost its plus: in a query string
+    a plus stands for a space."""
+    lost = isinstance(value, str) and _LOST_PLUS.search(value)
+    return "; in a URL, write the plus of a UTC offset as %2B" if lost else ""

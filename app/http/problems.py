@@ -151,8 +151,9 @@ async def _on_routing_error(request: Request, error: Exception) -> Response:
 
 
 def _wrong_method(request: Request) -> Response:
-    problem = MethodNotAllowed(f"{request.method} {request.url.path}")
-    return render(problem, request_id(request.scope), {"Allow": _allowed_methods(request)})
+    allowed = _allowed_methods(request)
+    problem = MethodNotAllowed(f"there is no {request.method} {request.url.path}; the path supports {allowed}")
+    return render(problem, request_id(request.scope), {"Allow": allowed})
 
 
 def _allowed_methods(request: Request) -> str:

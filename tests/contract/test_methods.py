@@ -42,6 +42,9 @@ def test_wrong_method_is_405_and_lists_the_right_ones(http: httpx.Client) -> Non
                     assert response.status_code == 405
                     assert response.headers["allow"] == ", ".join(sorted(allowed))
                     assert method == "HEAD" or response.json()["code"] == "method_not_allowed"
+                    assert method == "HEAD" or response.json()["detail"] == (
+                        f"there is no {method} {example}; the path supports {response.headers['allow']}"
+                    )
 
 
 def test_no_name_hides_an_operation() -> None:

@@ -59,3 +59,35 @@ def test_text_that_is_not_a_json_number_is_no_number_in_a_query(api: Api, text: 
     for path, name, kind in (("/jobs", "limit", "an integer"), (f"/jobs/{job['id']}", "wait_seconds", "a number")):
         response = api.http.get(f"{path}?{name}={text}")
         assert (response.status_code, details(response.json())) == (422, [f"{name} must be {kind}"])
+
+
+@table(
+    ("query", "detail"),
+    [
+        ("stat=ready", "unknown parameter stat; did you mean state?"),
+        ("jobType=a", "unknown parameter jobType; did you mean job_type?"),
+        ("JOB-TYPE=a", "unknown parameter JOB-TYPE; did you mean job_type?"),
+        ("sort=asc", "unknown parameter sort"),
+        ("state=ready&state=running", "state takes one value: send it once"),
+        ("limit=60.5", "limit must be an integer, not 60.5"),
+        ("limit=1e3001", "limit must be an integer"),
+        ("limit=9223372036854775808", "limit must be at most 1000"),
+        ("limit=0", "limit must be at least 1"),
+        ("limit=x", "limit must be an integer"),
+        ("state=sleeping", "state must be one of scheduled, blocked, ready, running, completed, dead, cancelled"),
+        ("queue=..", "queue must be 1 to 120 of the characters A-Z a-z 0-9 . _ : - and neither . nor .."),
+        ("created_after=2026-01-01", "created_after must be an instant with a time zone, such as 2030-01-31T12:00:00Z"),
+        (
+            "created_after=2026-01-01T00:00:00+01:00",
+            "created_after must be an instant with a time zone, such as 2030-01-31T12:00:00Z; "
+            "in a URL, write the plus of a UTC offset as %2B",
+        ),
+        (
+            "created_after=0001-01-01T00:00:00Z",
+            "created_after must be from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z",
+        ),
+    ],
+)
+def test_errors_of_parameters_are_plain_sentences(api: Api, query: str, detail: str) -> None:
+    response = api.http.get(f"/jobs?{query}")
+    assert [error["detail"] for error in response.json()["errors"]] == [detail]
