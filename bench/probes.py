@@ -164,7 +164,7 @@ async def _buffers(broker_services: Broker) -> Figures:
     await meter.attach()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "stats": lambda: broker_services.stats.all_stats(FULL_ACCESS),
-        "queue_stats": lambda: broker_services.stats.queue_stats(QUEUE),
+        "queue_stats": lambda: broker_services.stats.queue_stats(QUEUE, FULL_ACCESS),
     }
     figures: Figures = {}
     for name, call in calls.items():

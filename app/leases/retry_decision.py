@@ -34,7 +34,7 @@ IMMEDIATE = "at once"
 MAX_TEXT_BYTES = 8 * 1024
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
-_HEX = re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE)
+_HEX = re.compile(r"\b(?:0x[0-9a-f]+|(?=[0-9a-f]*\d)[0-9a-f]{8,})\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _retry = msgspec.json.Decoder(RetryPolicy)
 _attempt = msgspec.json.Decoder(Attempt)

@@ -23,18 +23,19 @@ def _reasons(
     limits: HealthLimits, depth: int, age: int | None, dead: int, waiting_polls: int
 ) -> Iterator[tuple[int, str]]:
     """Yields the reasons why the queue is not healthy, each with its index in LEVELS."""
-    yield from _check_limit(limits.max_depth, depth, f"{depth} jobs are ready")
+    yield from _check_limit(limits.max_depth, depth, "1 job is ready" if depth == 1 else f"{depth} jobs are ready")
     yield from _check_limit(limits.max_age_seconds, age or 0, f"the oldest ready job has waited {age or 0} s")
-    yield from _check_limit(limits.max_dead_per_hour, dead, f"{dead} jobs became dead letters within the last hour")
+    letters = "1 job became a dead letter" if dead == 1 else f"{dead} jobs became dead letters"
+    yield from _check_limit(limits.max_dead_per_hour, dead, f"{letters} within the last hour")
     if age is not None and age > STALE_SECONDS and waiting_polls == 0:
         yield _WARNING, f"the oldest ready job has waited {age} s, and no poll is waiting"
 
 
 def _check_limit(limit: int | UnsetType, value: int, reason: str) -> Iterator[tuple[int, str]]:
-    """Yields the reason if the value is above the limit, or close to it."""
+    """Yields the reason if the value is above the limit, at it or close to it."""
     if isinstance(limit, UnsetType):
         return
     if value > limit:
         yield _CRITICAL, f"{reason}; the limit is {limit}"
     elif value > 0 and value >= WARNING_SHARE * limit:
-        yield _WARNING, f"{reason}, close to the limit of {limit}"
+        yield _WARNING, f"{reason}, {'at' if value == limit else 'close to'} the limit of {limit}"

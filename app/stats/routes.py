@@ -27,6 +27,8 @@ async def get_stats(stats: StatsServiceDep, access: AccessDep) -> Response:
 
 
 @router.get("/queues/{name}/stats", **operation(Stats, NotFound, scopes=READ))
-async def get_queue_stats(name: Annotated[NameParameter, Path()], stats: StatsServiceDep) -> Response:
+async def get_queue_stats(
+    name: Annotated[NameParameter, Path()], stats: StatsServiceDep, access: AccessDep
+) -> Response:
     """Counts, rates, latencies and health of one queue."""
-    return json_response(await stats.queue_stats(name))
+    return json_response(await stats.queue_stats(name, access))

@@ -33,7 +33,7 @@ class Rates(ResponseModel):
 
 
 class Percentiles(ResponseModel):
-    """Percentiles over the last hour in milliseconds, accurate to 25 % and 1 ms."""
+    """Percentiles over the last hour in milliseconds, rounded up by at most 25 % and 1 ms."""
 
     p50_ms: Number
     p95_ms: Number
@@ -43,7 +43,9 @@ class Percentiles(ResponseModel):
 class Stats(ResponseModel, kw_only=True):
     """Counts, rates, latencies and health.
 
-    `verdict` is ok, warning or critical; `reasons` explains it.
+    `verdict` is ok, warning or critical; `reasons` explains it. `waiting_polls` are the long polls
+    that wait at this broker. `workers` are those that any broker has seen within the last minute.
+    They do not belong to a queue, so every queue has the same number; a key for some queues gets 0.
     """
 
     queue: str | UnsetType = UNSET

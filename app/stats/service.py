@@ -40,17 +40,16 @@ class StatsService:
             else sum(self._pollers.count(name) for name in self._pollers.queues() if access.allows(name))
         )
         stats = await self._stats(await self._queues.lanes(access), UNSET, waiting_polls, HealthLimits())
-        # Workers do not belong to a queue, so a key for some queues sees none.
-        return stats if access.all_queues else msgspec.structs.replace(stats, workers=0)
+        return _for_access(stats, access)
 
     async def count_leases(self) -> int:
         """Counts the leases of all queues, whichever broker granted them."""
         await self._queues.load_all()
         return (await store.counts(self._infra.db, await self._queues.lanes())).running
 
-    async def queue_stats(self, name: str) -> Stats:
+    async def queue_stats(self, name: str, access: Access) -> Stats:
         queue = await self._queues.get(name)
-        return await self._queue_stats(queue)
+        return _for_access(await self._queue_stats(queue), access)
 
     async def _queue_stats(self, queue: Queue) -> Stats:
         limits = value_or(queue.config.health, HealthLimits())
@@ -116,6 +115,11 @@ class StatsService:
             reasons=reasons,
             server_time=now,
         )
+
+
+def _for_access(stats: Stats, access: Access) -> Stats:
+    """Removes the number of workers if the key is for some queues: workers do not belong to a queue."""
+    return stats if access.all_queues else msgspec.structs.replace(stats, workers=0)
 
 
 def _rates(row: RateRow) -> Rates:

@@ -205,6 +205,7 @@ def test_run_that_costs_no_attempt_leaves_no_attempt_record(outcome: LeaseOutcom
         ("took 1.5 s of 30", "Broken: took # s of #"),
         ("no user 'ada' in \"people\" or `staff`", "Broken: no user ? in ? or ?"),
         ("job 01a1e24b-7875-7000-8000-4007af56e171 failed", "Broken: job # failed"),
+        ("address 0x1f, 0xdeadbeef and 0XAB", "Broken: address #, # and #"),
         ("commit deadbeef01 at 0x7f3635a7a200", "Broken: commit # at #"),
         ("connection refused", "Broken: connection refused"),
     ],

@@ -136,8 +136,11 @@ def test_pages_contain_only_accessible_queues_and_have_no_gaps(limited_api: Api,
 def test_statistics_count_only_accessible_queues(limited_api: Api, other_api: Api) -> None:
     limited_api.enqueue()
     other_api.enqueue_many(3)
-    assert limited_api.get("/stats")["counts"]["ready"] == 1
-    assert limited_api.stats()["counts"]["ready"] == 1
+    other_api.claim(queues=["empty"], worker_id="w1")
+    other_api.get("/workers")
+    for stats in (limited_api.get("/stats"), limited_api.stats()):
+        assert (stats["counts"]["ready"], stats["workers"]) == (1, 0)
+    assert other_api.get("/stats")["workers"] > 0
     assert other_api.get("/stats")["counts"]["ready"] == 4
 
 

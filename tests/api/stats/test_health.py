@@ -49,6 +49,19 @@ def test_verdict_is_the_most_severe_and_lists_all_reasons() -> None:
     )
 
 
+@table(
+    ("limits", "facts", "reason"),
+    [
+        ({"max_depth": 1}, {"depth": 1}, "1 job is ready, at the limit of 1"),
+        ({"max_depth": 0}, {"depth": 1}, "1 job is ready; the limit is 0"),
+        ({"max_depth": 10}, {"depth": 10}, "10 jobs are ready, at the limit of 10"),
+        ({"max_dead_per_hour": 0}, {"dead": 1}, "1 job became a dead letter within the last hour; the limit is 0"),
+    ],
+)
+def test_reason_names_one_job_and_a_reached_limit(limits: dict[str, int], facts: dict[str, int], reason: str) -> None:
+    assert assess(HealthLimits(**limits), **{**HEALTHY, **facts})[1] == [reason]
+
+
 def test_queue_statistics_contain_the_verdict(api: Api) -> None:
     api.configure(health={"max_depth": 1})
     api.enqueue_many(2)

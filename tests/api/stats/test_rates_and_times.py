@@ -123,6 +123,8 @@ def test_recently_seen_workers_are_counted(api: Api, db: TestDatabase) -> None:
     api.claim(worker_id="w2")
     api.get("/workers")
     assert api.get("/stats")["workers"] == 2
+    api.configure()
+    assert api.stats()["workers"] == 2  # workers do not belong to a queue
     db.execute("UPDATE workers SET last_seen_at = last_seen_at - interval '5 minutes' WHERE id = 'w1'")
     assert api.get("/stats")["workers"] == 1
 

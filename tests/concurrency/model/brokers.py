@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from app import broker as broker_module
+from app.http.authorization import FULL_ACCESS
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
 from app.settings import Settings
@@ -74,7 +75,7 @@ class BrokerPair:
 
     def counts(self, queue: str) -> dict[str, int]:
         """The counts of the statistics, without zeros."""
-        counts = self.loop.run(self.brokers[0].stats.queue_stats(queue)).counts
+        counts = self.loop.run(self.brokers[0].stats.queue_stats(queue, FULL_ACCESS)).counts
         return {state: n for state in counts.__struct_fields__ if (n := getattr(counts, state))}
 
     def close(self) -> None:
