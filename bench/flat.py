@@ -87,7 +87,7 @@ class BacklogBench:
         self._queues = 0
 
     async def fill(self, backlog: Backlog, snapshots: "Connection[Record]") -> None:
-        await self._measured.broker_services.queue_service.put(QUEUE, QueueConfig())
+        await self._measured.broker_services.queue_service.put(QUEUE, QueueConfig(), "bench")
         lane = (await self._measured.broker_services.queues.get(QUEUE)).all_lanes[0]
         await self._churn(lane, "00000001", backlog.churned)
         await snapshots.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queues")

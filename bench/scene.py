@@ -64,8 +64,8 @@ class PolicyBench:
         """Configures the queue with rules first: rules that exist when a process starts are not
         applied again seconds later.
         """
-        await self.broker_services.queue_service.put(LIMITED, rules)
-        await self.broker_services.queue_service.put(PLAIN, QueueConfig())
+        await self.broker_services.queue_service.put(LIMITED, rules, "bench")
+        await self.broker_services.queue_service.put(PLAIN, QueueConfig(), "bench")
 
     async def lane(self) -> int:
         return (await self.broker_services.queues.get(LIMITED)).all_lanes[0]

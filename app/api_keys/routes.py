@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated, ApiKeyList
 from app.api_keys.service import ApiKeyService
 from app.errors import MalformedJson, NotFound, TooManyKeys, ValidationFailed
-from app.http.dispatch import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, operation
 from app.http.pagination import Page
 from app.http.request_body import NoBody, body, json_response
@@ -31,7 +31,9 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
         all_queues=True,
     ),
 )
-async def create_api_key(request: Annotated[ApiKeyCreate, body(ApiKeyCreate)], api_keys: ApiKeyServiceDep) -> Response:
+async def create_api_key(
+    request: Annotated[ApiKeyCreate, body(ApiKeyCreate)], api_keys: ApiKeyServiceDep, access: AccessDep
+) -> Response:
     """Creates an API key and returns its secret, which is never shown again.
 
     Once the first key exists, every call needs one. Create an administrator key first (scope
@@ -40,7 +42,7 @@ async def create_api_key(request: Annotated[ApiKeyCreate, body(ApiKeyCreate)], a
     A name may have two live keys. To rotate a key, create the new one, distribute it, and revoke
     the old one. If the response was lost, revoke that key and create another.
     """
-    key = await api_keys.create(request)
+    key = await api_keys.create(request, access.caller)
     return json_response(key, status=201, headers={"Location": f"/api-keys/{key.id}", "Cache-Control": "no-store"})
 
 
@@ -57,7 +59,7 @@ async def get_api_key(key_id: KeyId, api_keys: ApiKeyServiceDep) -> Response:
 
 
 @router.delete("/api-keys/{key_id}", **operation(ApiKey, NotFound, scopes=MANAGE, all_queues=True))
-async def revoke_api_key(key_id: KeyId, api_keys: ApiKeyServiceDep, _: NoBody) -> Response:
+async def revoke_api_key(key_id: KeyId, api_keys: ApiKeyServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Revokes an API key permanently.
 
     This broker rejects the key as soon as the call returns, other brokers within 250 ms. Revoking a
@@ -66,4 +68,4 @@ async def revoke_api_key(key_id: KeyId, api_keys: ApiKeyServiceDep, _: NoBody) -
     The last administrator key can be revoked, too. The log then warns: only `keys create --admin`
     on the command line can create another.
     """
-    return json_response(await api_keys.revoke(key_id))
+    return json_response(await api_keys.revoke(key_id, access.caller))

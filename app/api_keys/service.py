@@ -24,7 +24,7 @@ class ApiKeyService:
         self._infra = infra
 
     @retry_after_deadlock
-    async def create(self, request: ApiKeyCreate) -> ApiKeyCreated:
+    async def create(self, request: ApiKeyCreate, caller: str) -> ApiKeyCreated:
         """Creates a key. Does not require that the first key is an administrator's.
 
         But logs a warning if no administrator key is live afterwards, because then only the command
@@ -39,7 +39,7 @@ class ApiKeyService:
                 raise TooManyKeys(f"{request.name} has {MAX_LIVE_KEYS_PER_NAME} live keys: revoke one first")
             row = await store.add_key(transaction, self._new_key(request, key, now))
         await self._infra.config_versions.announce()
-        log.info("api key created", key_id=row.id, name=row.name, scopes=row.scopes)
+        log.info("api key created", key_id=row.id, name=row.name, scopes=row.scopes, caller=caller)
         await self._warn_without_admin(row)
         return ApiKeyCreated(**msgspec.structs.asdict(row.to_response()), key=key.text())
 
@@ -76,18 +76,20 @@ class ApiKeyService:
         )
 
     @retry_after_deadlock
-    async def revoke(self, key_id: str) -> ApiKey:
+    async def revoke(self, key_id: str, caller: str) -> ApiKey:
         """Revokes a key. This broker rejects it when the call returns, other brokers within 250 ms.
 
         Logs a warning if no administrator key is live afterwards.
         """
+        now = self._infra.now()
         async with self._infra.db.transaction() as transaction:
             await self._infra.config_versions.bump(transaction, "api_keys")
-            row = await store.revoke_key(transaction, key_id, self._infra.now())
+            row = await store.revoke_key(transaction, key_id, now)
             if row is None:
                 raise _not_found(key_id)
         await self._infra.config_versions.announce()
-        log.info("api key revoked", key_id=key_id, name=row.name)
+        if row.revoked_at == now:  # otherwise an earlier call has revoked it
+            log.info("api key revoked", key_id=key_id, name=row.name, caller=caller)
         await self._warn_without_admin(row)
         return row.to_response()
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 cli = typer.Typer(help="API keys: create the first one here, others here or with POST /api-keys.", no_args_is_help=True)
 
+CALLER = "command line"
+
 
 async def warn_without_admin(broker: "Broker") -> None:
     """Warns if no administrator key is live. A warning is enough, because the command line can
@@ -64,7 +66,7 @@ def create_key(
             "requests_per_second": unset_if_none(requests_per_second),
             "max_leases": unset_if_none(max_leases),
         }
-        created = await broker.api_keys.create(validate(ApiKeyCreate, fields))
+        created = await broker.api_keys.create(validate(ApiKeyCreate, fields), CALLER)
         print(created.key)
         await warn_without_admin(broker)
 
@@ -103,7 +105,7 @@ def revoke_key(
     """Revoke a key permanently; brokers reject it within 250 ms."""
 
     async def revoke(broker: "Broker") -> None:
-        revoked = await broker.api_keys.revoke(key_id)
+        revoked = await broker.api_keys.revoke(key_id, CALLER)
         print(f"{revoked.id} ({revoked.name}) is revoked")
         await warn_without_admin(broker)
 

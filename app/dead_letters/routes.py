@@ -132,9 +132,11 @@ async def get_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep) -> R
 
 
 @router.post("/dead-letters/{job_id}/replay", **operation(Job, NotFound, scopes=MANAGE))
-async def replay_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep, _: NoBody) -> Response:
+async def replay_dead_letter(
+    job_id: UUID, dead_letters: DeadLetterServiceDep, _: NoBody, access: AccessDep
+) -> Response:
     """Replays one dead letter: the job keeps its id and its attempt records.
 
     The counter `attempt` starts again at 0.
     """
-    return json_response(await dead_letters.replay_one(job_id))
+    return json_response(await dead_letters.replay_one(job_id, access.caller))

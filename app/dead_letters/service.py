@@ -107,11 +107,11 @@ class DeadLetterService:
             sample=UUID(row["sample"]),
         )
 
-    async def replay_one(self, job_id: UUID) -> Job:
+    async def replay_one(self, job_id: UUID, caller: str) -> Job:
         replayed = await self._replayer.replay([job_id], ReplayOverrides(), spread_seconds=0)
         if not replayed:
             raise NotFound(f"no dead letter {job_id}")
-        log.info("dead letter replayed", job_id=str(job_id))
+        log.info("dead letter replayed", job_id=str(job_id), caller=caller)
         return await self._reader.get(replayed[0])
 
     async def replay(self, request: ReplayDeadLetters, access: Access) -> ReplayAnswer:

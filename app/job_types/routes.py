@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, ValidationFailed
-from app.http.dispatch import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
 from app.http.read_only import EditedBody
@@ -41,7 +41,7 @@ async def get_job_type(name: TypeName, job_types: JobTypeServiceDep) -> Response
     "/job-types/{name}",
     **operation(JobType, MalformedJson, ValidationFailed, body=JobTypeConfig, scopes=MANAGE, all_queues=True),
 )
-async def put_job_type(name: TypeName, job_types: JobTypeServiceDep, edited: EditedType) -> Response:
+async def put_job_type(name: TypeName, job_types: JobTypeServiceDep, edited: EditedType, access: AccessDep) -> Response:
     """Replaces the configuration of a job type: members that are absent are unset.
 
     The change is in effect on this broker when the call returns, on other brokers within 250 ms.
@@ -51,13 +51,13 @@ async def put_job_type(name: TypeName, job_types: JobTypeServiceDep, edited: Edi
     rejected with 422.
     """
     faults = await edited.read_only_faults(partial(job_types.get, name), missing={"name": name})
-    return json_response(await job_types.put(name, edited.body, faults))
+    return json_response(await job_types.put(name, edited.body, access.caller, faults))
 
 
 @router.delete("/job-types/{name}", **operation(JobType, NotFound, scopes=MANAGE, all_queues=True))
-async def delete_job_type(name: TypeName, job_types: JobTypeServiceDep, _: NoBody) -> Response:
+async def delete_job_type(name: TypeName, job_types: JobTypeServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Deletes a job type and returns its last state.
 
     Its jobs are kept, and jobs of this type can still be enqueued.
     """
-    return json_response(await job_types.delete(name))
+    return json_response(await job_types.delete(name, access.caller))

@@ -15,6 +15,7 @@ from app.job_types import store
 from app.job_types.payload_schema import PayloadSchema
 from app.job_types.schemas import JobType, JobTypeConfig
 from app.job_types.store import JobTypeRow
+from app.log import log
 from app.settings import Settings
 
 
@@ -43,7 +44,7 @@ class JobTypeService:
         return row.to_response()
 
     @retry_after_deadlock
-    async def put(self, name: str, config: JobTypeConfig, faults: Sequence[Fault] = ()) -> JobType:
+    async def put(self, name: str, config: JobTypeConfig, caller: str, faults: Sequence[Fault] = ()) -> JobType:
         """Replaces the configuration of a job type. Rejects it with the `faults` that the caller has
         found, and its own."""
         schema_faults = await _schema_faults(config.payload_schema)
@@ -54,16 +55,18 @@ class JobTypeService:
             await self._infra.config_versions.bump(transaction, "policies")
             row = await store.put_job_type(transaction, name, text, self._infra.now())
         await self._infra.config_versions.announce()
+        log.info("job type configured", job_type=name, caller=caller)
         return row.to_response()
 
     @retry_after_deadlock
-    async def delete(self, name: str) -> JobType:
+    async def delete(self, name: str, caller: str) -> JobType:
         async with self._infra.db.transaction() as transaction:
             await self._infra.config_versions.bump(transaction, "policies")
             row = await store.delete_job_type(transaction, name)
             if row is None:
                 raise _not_found(name)
         await self._infra.config_versions.announce()
+        log.info("job type deleted", job_type=name, caller=caller)
         return row.to_response()
 
 

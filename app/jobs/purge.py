@@ -42,7 +42,7 @@ class QueuePurger:
         self._queues = queues
         self._events = events
 
-    async def purge(self, name: str, request: PurgeQueue, caller: str = "") -> QueuePurged:
+    async def purge(self, name: str, request: PurgeQueue, caller: str) -> QueuePurged:
         lanes = (await self._queues.get(name)).all_lanes
         states = [
             stored for state in set(value_or(request.states, [*WaitingState])) for stored in _STORED_STATES[state]

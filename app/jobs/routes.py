@@ -163,13 +163,16 @@ async def update_job(
     ),
 )
 async def cancel_job(
-    job_id: UUID, updater: Annotated[JobUpdater, service("updater")], request: Annotated[CancelJob, body(CancelJob)]
+    job_id: UUID,
+    updater: Annotated[JobUpdater, service("updater")],
+    request: Annotated[CancelJob, body(CancelJob)],
+    access: AccessDep,
 ) -> Response:
     """Cancels a waiting job (200), or asks the worker of a running job to stop (202).
 
     A running job that completes anyway stays completed.
     """
-    status, job = await updater.cancel(job_id, value_or(request.reason, None))
+    status, job = await updater.cancel(job_id, value_or(request.reason, None), access.caller)
     return json_response(job, status=status)
 
 

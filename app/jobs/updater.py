@@ -93,7 +93,7 @@ class JobUpdater:
             return lane
         raise NotFound(f"no job {job_id}")
 
-    async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
+    async def cancel(self, job_id: UUID, reason: str | None, caller: str) -> tuple[int, Job]:
         """Cancels a waiting job, or asks the worker of a running job to stop.
 
         Returns the HTTP status and the job. The status is 202 if a running job is asked to stop for
@@ -102,7 +102,8 @@ class JobUpdater:
         cancelled, requested = await self._cancel([job_id])
         job = await self._reader.get(job_id)
         if cancelled or requested:
-            log.info("job cancelled", job_id=str(job_id), state=job.state, reason=reason)
+            event = "job cancelled" if cancelled else "job cancellation requested"
+            log.info(event, job_id=str(job_id), state=job.state, reason=reason, caller=caller)
             return (202 if requested.get(job_id) is False else 200), job
         if job.state != "cancelled":
             raise WrongState(job_id, job.state)

@@ -44,7 +44,7 @@ async def get_queue(name: QueueName, queues: QueueServiceDep) -> Response:
 
 
 @router.put("/queues/{name}", **operation(Queue, QueueLimit, *_INVALID_BODY, body=QueueConfig, scopes=MANAGE))
-async def put_queue(name: QueueName, edited: EditedQueue, queues: QueueServiceDep) -> Response:
+async def put_queue(name: QueueName, edited: EditedQueue, queues: QueueServiceDep, access: AccessDep) -> Response:
     """Replaces the configuration of a queue, and creates the queue if it does not exist.
 
     Members that are absent are unset, except `lanes`, which keeps its value. A paused queue stays
@@ -58,11 +58,11 @@ async def put_queue(name: QueueName, edited: EditedQueue, queues: QueueServiceDe
     rejected with 422.
     """
     faults = await edited.read_only_faults(partial(queues.get, name), missing={"name": name})
-    return json_response(await queues.put(name, edited.body, faults))
+    return json_response(await queues.put(name, edited.body, access.caller, faults))
 
 
 @router.patch("/queues/{name}", **operation(Queue, NotFound, *_INVALID_BODY, body=QueueConfig, scopes=MANAGE))
-async def update_queue(name: QueueName, edited: PatchedQueue, queues: QueueServiceDep) -> Response:
+async def update_queue(name: QueueName, edited: PatchedQueue, queues: QueueServiceDep, access: AccessDep) -> Response:
     """Changes only the members that are sent, also within `default_retry`, `retention` and
     `health`.
 
@@ -72,30 +72,30 @@ async def update_queue(name: QueueName, edited: PatchedQueue, queues: QueueServi
     rejected with 422.
     """
     faults = await edited.read_only_faults(partial(queues.get, name))
-    return json_response(await queues.update(name, edited.body, faults))
+    return json_response(await queues.update(name, edited.body, access.caller, faults))
 
 
 @router.delete("/queues/{name}", **operation(Queue, NotFound, QueueNotEmpty, scopes=MANAGE))
-async def delete_queue(name: QueueName, queues: QueueServiceDep, _: NoBody) -> Response:
+async def delete_queue(name: QueueName, queues: QueueServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Deletes a queue that has no live jobs and no dead letters, and returns its last state.
 
     Finished jobs are kept.
     """
-    return json_response(await queues.delete(name))
+    return json_response(await queues.delete(name, access.caller))
 
 
 @router.post("/queues/{name}/pause", **operation(Queue, NotFound, *_INVALID_BODY, body=PauseQueue, scopes=MANAGE))
 async def pause_queue(
-    name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], queues: QueueServiceDep
+    name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], queues: QueueServiceDep, access: AccessDep
 ) -> Response:
     """Stops the delivery of jobs; enqueuing stays possible.
 
     Pausing a paused queue changes nothing, unless the reason differs.
     """
-    return json_response(await queues.pause(name, value_or(pause.reason, None)))
+    return json_response(await queues.pause(name, value_or(pause.reason, None), access.caller))
 
 
 @router.post("/queues/{name}/resume", **operation(Queue, NotFound, scopes=MANAGE))
-async def resume_queue(name: QueueName, queues: QueueServiceDep, _: NoBody) -> Response:
+async def resume_queue(name: QueueName, queues: QueueServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Resumes the delivery of jobs."""
-    return json_response(await queues.resume(name))
+    return json_response(await queues.resume(name, access.caller))

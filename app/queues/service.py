@@ -49,7 +49,7 @@ class QueueService:
     async def get(self, name: str) -> Queue:
         return _require(await store.get_queue(self._infra.db, name), name).to_response()
 
-    async def put(self, name: str, config: QueueConfig, faults: Sequence[Fault] = ()) -> Queue:
+    async def put(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
         """Replaces the configuration of a queue. Rejects it with the `faults` that the caller has
         found, and its own.
 
@@ -63,11 +63,11 @@ class QueueService:
         for _ in range(MAX_TRIES):
             with suppress(UniqueViolationError):
                 _, after = await self._change(name, replace, self._lock_or_create)
-                log.info("queue configured", queue=name)
+                log.info("queue configured", queue=name, caller=caller)
                 return after.to_response()
         raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
-    async def update(self, name: str, config: QueueConfig, faults: Sequence[Fault] = ()) -> Queue:
+    async def update(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
         """Changes the members that `config` has. Rejects them with the `faults` that the caller has
         found, and its own."""
 
@@ -75,26 +75,26 @@ class QueueService:
             return await self._apply_config(db, row, merge_config(row.read_config(), config), config, faults)
 
         _, after = await self._change(name, merge, self._lock)
-        log.info("queue configured", queue=name)
+        log.info("queue configured", queue=name, caller=caller)
         return after.to_response()
 
-    async def pause(self, name: str, reason: str | None) -> Queue:
+    async def pause(self, name: str, reason: str | None, caller: str) -> Queue:
         async def pause(_: Executor, row: QueueRow) -> QueueRow:
             return pause_row(row, reason, self._infra.now())
 
         _, after = await self._change(name, pause, self._lock)
-        log.info("queue paused", queue=name, reason=after.paused_reason)
+        log.info("queue paused", queue=name, reason=after.paused_reason, caller=caller)
         return after.to_response()
 
-    async def resume(self, name: str) -> Queue:
+    async def resume(self, name: str, caller: str) -> Queue:
         async def resume(_: Executor, row: QueueRow) -> QueueRow:
             return row._replace(paused_at=None, paused_reason=None)
 
         _, after = await self._change(name, resume, self._lock)
-        log.info("queue resumed", queue=name)
+        log.info("queue resumed", queue=name, caller=caller)
         return after.to_response()
 
-    async def delete(self, name: str) -> Queue:
+    async def delete(self, name: str, caller: str) -> Queue:
         """Marks the queue as deleted and returns its last state.
 
         The row and its number of lanes are kept, because the lanes still have finished jobs.
@@ -106,7 +106,7 @@ class QueueService:
             return row._replace(config="{}", paused_at=None, paused_reason=None, deleted_at=self._infra.now())
 
         before, _ = await self._change(name, delete, self._lock)
-        log.info("queue deleted", queue=name)
+        log.info("queue deleted", queue=name, caller=caller)
         return before.to_response()
 
     @retry_after_deadlock

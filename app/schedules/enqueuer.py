@@ -81,6 +81,7 @@ class PeriodicEnqueuer(PeriodicService):
         while (draft := await self._try_run_now(name, access)) is None:
             pass
         await self._enqueuer.publish_committed([draft])
+        log.info("schedule run on request", schedule=name, job_id=str(draft.job_id), caller=access.caller)
         return await self._reader.get(draft.job_id), draft.existing is None
 
     async def _try_run_now(self, name: str, access: Access) -> JobDraft | None:

@@ -15,6 +15,7 @@ from app.http.member_rules import rule_faults
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import UNSET, unset_if_none, value_or
 from app.jobs.validation import instant_fault
+from app.log import log
 from app.schedules import store
 from app.schedules.enqueuer import PeriodicEnqueuer
 from app.schedules.recurrence import UPCOMING_RUNS, recurrence_of, same_times, times_of
@@ -35,6 +36,7 @@ class ScheduleService:
         await self._check(schedule, faults)
         while (row := await self._put(name, schedule, access)) is None:
             pass
+        log.info("schedule configured", schedule=name, caller=access.caller)
         return self._with_alarm(row)
 
     @retry_after_deadlock
@@ -77,7 +79,9 @@ class ScheduleService:
     @retry_after_deadlock
     async def delete(self, name: str, access: Access) -> Schedule:
         async with self._infra.db.transaction() as transaction:
-            return _to_response(accessible(await store.delete_schedule(transaction, name), name, access))
+            row = accessible(await store.delete_schedule(transaction, name), name, access)
+        log.info("schedule deleted", schedule=name, caller=access.caller)
+        return _to_response(row)
 
     async def pause(self, name: str, access: Access) -> Schedule:
         return await self._set_paused(name, access, paused=True)
@@ -116,6 +120,7 @@ class ScheduleService:
             row = accessible(await store.lock_schedule(transaction, name), name, access)
             next_run_at = None if paused else _next_run_at(row, row.definition, now)
             row = await store.pause_or_resume(transaction, name, paused=paused, next_run_at=next_run_at, now=now)
+        log.info("schedule paused" if paused else "schedule resumed", schedule=name, caller=access.caller)
         return self._with_alarm(row)
 
     def _with_alarm(self, row: ScheduleRow) -> Schedule:

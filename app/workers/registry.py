@@ -10,6 +10,7 @@ from app.db.infrastructure import Infrastructure
 from app.errors import NotFound
 from app.events import EventBus, WorkerDirected
 from app.http.pagination import EncodedPage, PageParams, encode_page
+from app.log import log
 from app.workers import store
 from app.workers.listed_ids import ListedIds
 from app.workers.schemas import Worker
@@ -50,10 +51,11 @@ class WorkerRegistry:
         for worker_id in before.keys() ^ self._directives.keys():
             self._events.publish(WorkerDirected(worker_id))
 
-    async def set_directive(self, worker_id: str, directive: Directive) -> Worker:
+    async def set_directive(self, worker_id: str, directive: Directive, caller: str) -> Worker:
         await self._write_seen()
         if not await store.set_directive(self._infra.db, worker_id, directive):
             raise NotFound(f"no worker {worker_id} has been seen")
+        log.info("worker directive set", worker_id=worker_id, directive=directive, caller=caller)
         await self.sync()
         return await self.get(worker_id)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
-from app.http.dispatch import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
 from app.http.request_body import NoBody, json_response
@@ -29,18 +29,18 @@ async def list_workers(workers: WorkerRegistryDep, page: Page) -> Response:
 
 
 @router.post("/workers/{worker_id}/drain", **operation(Worker, NotFound, scopes=MANAGE, all_queues=True))
-async def drain_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody) -> Response:
+async def drain_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody, access: AccessDep) -> Response:
     """Asks a worker to finish the jobs that it holds and to claim no more."""
-    return json_response(await workers.set_directive(worker_id, "drain"))
+    return json_response(await workers.set_directive(worker_id, "drain", access.caller))
 
 
 @router.post("/workers/{worker_id}/stop", **operation(Worker, NotFound, scopes=MANAGE, all_queues=True))
-async def stop_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody) -> Response:
+async def stop_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody, access: AccessDep) -> Response:
     """Asks a worker to stop: to release the jobs that it holds and to exit."""
-    return json_response(await workers.set_directive(worker_id, "stop"))
+    return json_response(await workers.set_directive(worker_id, "stop", access.caller))
 
 
 @router.post("/workers/{worker_id}/resume", **operation(Worker, NotFound, scopes=MANAGE, all_queues=True))
-async def resume_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody) -> Response:
+async def resume_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody, access: AccessDep) -> Response:
     """Withdraws a drain or stop: the worker may claim jobs again."""
-    return json_response(await workers.set_directive(worker_id, "run"))
+    return json_response(await workers.set_directive(worker_id, "run", access.caller))

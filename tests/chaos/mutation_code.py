@@ -216,10 +216,10 @@ def report_cancel_without_effect() -> None:
     """Reports a waiting job as cancelled, although it keeps waiting."""
     original = JobUpdater.cancel
 
-    async def cancel(self: JobUpdater, job_id: UUID, reason: str | None) -> tuple[int, Job]:
+    async def cancel(self: JobUpdater, job_id: UUID, reason: str | None, caller: str) -> tuple[int, Job]:
         job = await self._reader.get(job_id)
         if job.state not in ("ready", "scheduled", "blocked"):
-            return await original(self, job_id, reason)
+            return await original(self, job_id, reason, caller)
         return 200, msgspec.structs.replace(job, state="cancelled")
 
     JobUpdater.cancel = cancel  # type: ignore[method-assign]

@@ -58,10 +58,10 @@ class Process:
 
     def create(self, name: str, *scopes: str) -> ApiKeyCreated:
         request = ApiKeyCreate(name=name, scopes=list(scopes or ["read"]))
-        return self._loop.run(self.broker_services.api_keys.create(request))
+        return self._loop.run(self.broker_services.api_keys.create(request, "test"))
 
     def revoke(self, key: ApiKeyCreated) -> None:
-        self._loop.run(self.broker_services.api_keys.revoke(key.id))
+        self._loop.run(self.broker_services.api_keys.revoke(key.id, "test"))
 
     def accepts(self, key: str | None) -> bool:
         try:

@@ -55,7 +55,7 @@ def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
     """The response, and the lanes of the events, one for each batch."""
     lanes: list[int] = []
     broker_services.events.subscribe(JobsPurged, lambda event: lanes.append(event.lane))
-    return loop.run(broker_services.purger.purge(QUEUE, PurgeQueue(dry_run=False))), lanes
+    return loop.run(broker_services.purger.purge(QUEUE, PurgeQueue(dry_run=False), "test")), lanes
 
 
 def test_purge_removes_jobs_in_batches_and_rescans_the_lane_after_each(

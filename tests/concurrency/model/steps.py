@@ -228,7 +228,7 @@ class Cancel:
 
     async def call(self, broker: Broker) -> object:
         try:
-            status, _ = await broker.updater.cancel(self.job_id, None)
+            status, _ = await broker.updater.cancel(self.job_id, None, "test")
         except WrongState:
             return 409
         return status
@@ -245,7 +245,7 @@ class Replay:
 
     async def call(self, broker: Broker) -> object:
         try:
-            return (await broker.dead_letters.replay_one(self.job_id)).replay_count
+            return (await broker.dead_letters.replay_one(self.job_id, "test")).replay_count
         except NotFound:
             return None
 
