@@ -45,7 +45,7 @@ class TokenBucket:
         self._filled_at = now
         if self._tokens < 1:
             raise RateLimited(
-                f"this API key may make {self.per_second:g} calls a second",
+                f"this API key may make {self.per_second:g} call{'' if self.per_second == 1 else 's'} a second",
                 retry_after=math.ceil((1 - self._tokens) / self.per_second),
             )
         self._tokens -= 1

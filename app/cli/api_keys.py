@@ -89,6 +89,8 @@ def list_keys() -> None:
         cursor: str | None = None
         while True:
             page = await broker.api_keys.page(PageParams(limit=1000, cursor=cursor))
+            if cursor is None and not page.items:
+                print("longshore: there is no API key, so callers need none", file=sys.stderr)
             for key in page.items:
                 print(line(key, broker.infra.now()))
             cursor = value_or(page.next_cursor, None)

@@ -96,6 +96,8 @@ def display(value: object) -> str:
 
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     return redact(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
 
 
@@ -162,6 +164,8 @@ def run_with_broker(
         try:
             await broker.infra.clock.refresh(broker.infra.db)
             await command(broker)
+        except DatabaseUnavailable as problem:
+            fail(broker.infra.db.explain_to_operator(problem), FAILED)
         finally:
             await broker.infra.db.close()
 
@@ -171,8 +175,6 @@ def run_with_broker(
             print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
         try:
             asyncio.run(run(dsn))
-        except DatabaseUnavailable as problem:
-            fail(f"the database cannot be used: {problem.detail}", FAILED)
         except Problem as problem:
             fail(problem.detail, FAILED)
 

@@ -45,7 +45,7 @@ class JobExplainer:
         row = await self._reader.find(job_id)
         await self._queues.load([row.lane])
         reasons = (
-            [_reason_of_state(row)]
+            _reasons_of_state(row)
             if row.state in (*FINISHED, "running")
             else [reason async for reason in self._reasons_or_claimable(row)]
         )
@@ -137,17 +137,22 @@ class JobExplainer:
         return await store.ahead_in_queue(self._infra.read_connections, row.id, waiting.priority)
 
 
-def _reason_of_state(row: JobRow) -> Reason:
-    """Returns the only reason of a job that runs or has finished: its state."""
+def _reasons_of_state(row: JobRow) -> list[Reason]:
+    """Returns the reasons of a job that runs or has finished: its state, and that a running job should
+    stop."""
     if row.state == "running":
         detail = "it is running" + (f" on worker {row.worker_id}" if row.worker_id else "")
-        return Reason(
-            code="running", detail=detail, since=unset_if_none(row.started_at), worker_id=unset_if_none(row.worker_id)
-        )
+        since, worker_id = unset_if_none(row.started_at), unset_if_none(row.worker_id)
+        running = Reason(code="running", detail=detail, since=since, worker_id=worker_id)
+        return [running] if row.cancel_requested_at is None else [running, _cancel_requested(row.cancel_requested_at)]
     detail = f"it is {row.state}" + (f": {_explain_state_reason(row)}" if row.state_reason else "")
-    return Reason(
-        code=row.state, detail=detail, since=unset_if_none(row.finished_at), reason=unset_if_none(row.state_reason)
-    )
+    finished_at, state_reason = unset_if_none(row.finished_at), unset_if_none(row.state_reason)
+    return [Reason(code=row.state, detail=detail, since=finished_at, reason=state_reason)]
+
+
+def _cancel_requested(since: datetime) -> Reason:
+    detail = "a caller has cancelled it: its worker learns of that by its next heartbeat, and may still complete it"
+    return Reason(code="cancel_requested", detail=detail, since=since)
 
 
 def _explain_state_reason(row: JobRow) -> str:

@@ -12,7 +12,7 @@ class Reason(ResponseModel, kw_only=True):
     Codes of a job that is held back: `not_due`, `waiting_for_jobs`, `queue_paused`,
     `queue_at_limit`, `rate_limited`, `group_at_limit`, `group_at_rest` (the group is cooling down),
     `waits_for_turn` (the job waits to be admitted), `jobs_ahead`, `no_worker`. Codes of other jobs:
-    `claimable`, `running`, `completed`, `dead`, `cancelled`.
+    `claimable`, `running`, `cancel_requested` (after `running`), `completed`, `dead`, `cancelled`.
     """
 
     code: str

@@ -98,9 +98,8 @@ def test_creating_a_third_key_of_one_name_prints_one_clear_line(callers: Callers
 
 
 def test_unreachable_or_unmigrated_database_prints_one_clear_line(postgres: str) -> None:
-    assert_one_line(
-        invoke("list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nowhere"), "the database cannot be used"
-    )
+    unreachable = invoke("list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nowhere")
+    assert_one_line(unreachable, "longshore: the database refuses connections at 127.0.0.1:1\n")
     assert_one_line(invoke("list", DATABASE_URL=postgres), "python -m app migrate`\n")
 
 

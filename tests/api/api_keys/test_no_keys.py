@@ -65,6 +65,12 @@ def test_loopback_broker_accepts_anonymous_callers_until_the_first_key(
         assert status_of(second.http, key) == 200
 
 
+def test_list_of_no_keys_says_so(keyless_db: TestDatabase) -> None:
+    listed = run("keys", "list", DATABASE_URL=keyless_db.dsn)
+    assert (listed.returncode, listed.stdout) == (0, "")
+    assert listed.stderr == "longshore: there is no API key, so callers need none\n"
+
+
 def test_command_line_warns_while_there_is_no_administrator_key(keyless_db: TestDatabase) -> None:
     """It only warns, because with access to the database an administrator key can be created at any
     time.

@@ -16,6 +16,7 @@ from tests.api_client import Api, Json
 from tests.broker import RunningBroker
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 ONE_CALL_PER_100_SECONDS = 0.01  # per second: the second call is allowed after 100 seconds
 
@@ -79,6 +80,19 @@ def test_token_bucket_refills(eventually: Callable[..., Any]) -> None:
     assert [takes_token() for _ in range(20)] == [True] * 20, "a burst of one second's worth"
     eventually(lambda: not takes_token())
     eventually(takes_token)
+
+
+@table(("per_second", "calls"), [(1, "1 call a second"), (0.5, "0.5 calls a second"), (20, "20 calls a second")])
+def test_error_of_an_empty_bucket_names_the_quota(per_second: float, calls: str) -> None:
+    assert error_of_empty_bucket(TokenBucket(per_second)) == f"this API key may make {calls}"
+
+
+def error_of_empty_bucket(bucket: TokenBucket) -> str:
+    while True:
+        try:
+            bucket.take_token()
+        except RateLimited as error:
+            return error.detail
 
 
 # Leases

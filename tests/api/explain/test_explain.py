@@ -167,6 +167,15 @@ def test_running_job_shows_its_worker(polled_api: Api) -> None:
     )
 
 
+def test_running_job_shows_that_it_should_stop(polled_api: Api) -> None:
+    job = polled_api.enqueue()
+    polled_api.claim_one()
+    requested_at = polled_api.post(f"/jobs/{job['id']}/cancel", status=202)["cancel_requested_at"]
+    reasons = explain(polled_api, job)["reasons"]
+    assert [entry["code"] for entry in reasons] == ["running", "cancel_requested"]
+    assert reasons[1]["since"] == requested_at
+
+
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])
 def test_finished_job_shows_its_state(polled_api: Api, end: str) -> None:
     job = polled_api.enqueue()

@@ -33,6 +33,7 @@ def test_config_prints_every_setting_and_no_secret() -> None:
         "DATABASE_URL" if name == "database_url" else f"LONGSHORE_{name.upper()}" for name in Settings.model_fields
     ]
     assert "LONGSHORE_PORT=9999" in printed.stdout
+    assert "LONGSHORE_NOTIFY=true" in printed.stdout, "as in docs/reference/settings.md"
     assert "hunter" not in printed.stdout + printed.stderr
     assert "DATABASE_URL=postgresql://longshore:***@db.example/longshore" in printed.stdout
 
