@@ -38,6 +38,9 @@ def next_five(expression: str, after: str) -> list[str]:
         ("0 0 13 * 5", "2026-01-02 00:00"),  # either day matches, as in every cron
         ("0 0 L * *", "2026-01-31 00:00"),
         ("0 0 * * 1#2", "2026-01-12 00:00"),
+        ("0 0 * * FRI#2", "2026-01-09 00:00"),
+        ("0 0 * * 5L", "2026-01-30 00:00"),
+        ("0 0 */2 * MON", "2026-01-05 00:00"),  # both days match if one of them begins with a star
         ("0 0 29 2 *", "2028-02-29 00:00"),
         ("0 0 29 2 */7", "2032-02-29 00:00"),  # a leap day on a Sunday
         (" 0\t12  *  * * ", "2026-01-01 12:00"),
