@@ -98,8 +98,11 @@ class Exchange:
         self._max_bytes = max_bytes
         if max(self._declared_bytes, self.received_bytes) > max_bytes:
             return None
-        if not self.is_complete and not self.client.disconnected.done():
-            await self._wait()
+        if not self.client.disconnected.done():
+            if not self.is_complete:
+                await self._wait()
+            elif self.received_bytes > SMALL_BODY:
+                self._connection.resume_reading()  # `add` has paused it, and no more of this body follows
         if self.received_bytes > max_bytes:
             return None
         if not self.is_complete:

@@ -70,6 +70,18 @@ def test_job_is_not_lost_to_a_client_that_disconnected_with_unread_pipelined_inp
     assert api.job(job["id"])["crashes"] == 0
 
 
+@pytest.mark.parametrize("size", [70_000, 100_000, 200_000])
+def test_claim_whose_large_body_arrives_at_once_gets_jobs(api: Api, connect: Connect, size: int) -> None:
+    """A large body stops the reading of the connection, and a client that is not read counts as disconnected."""
+    ids = api.enqueue_many(5)
+    connection = connect()
+    claimed = []
+    for _ in ids:
+        connection.send(post("/claim", b'{"queues": ["%s"]}' % api.queue.encode() + b" " * size))
+        claimed += connection.response().json()["jobs"]
+    assert [job["id"] for job in claimed] == ids
+
+
 @pytest.mark.slow
 def test_header_timeout_of_a_pipelined_request_leaves_the_response_before_it_intact(
     short_timeout_broker: RunningBroker, connect_short_timeout: Connect
