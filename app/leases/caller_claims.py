@@ -40,13 +40,14 @@ _receipt = msgspec.json.Decoder(ClaimReceipt)
 class ClaimContext(NamedTuple):
     """The caller of a claim: its Idempotency-Key and the access of its API key.
 
-    `raise_on_quota`: raise RateLimited instead of returning an empty list. False when the request
-    also settled jobs, because their results must be returned.
+    `has_settled`: the request has also settled jobs, so no error may follow: it would say that
+    nothing was done, and hide the results of the settlements. A quota that is used up, or an API
+    key that was revoked or has expired, then ends the claim without jobs.
     """
 
     key: str | None
     access: Access
-    raise_on_quota: bool
+    has_settled: bool
 
     @property
     def digest(self) -> UUID:
@@ -56,6 +57,12 @@ class ClaimContext(NamedTuple):
         if self.access.caller:
             return digest("claim", self.key or "", self.access.caller)
         return digest("claim", self.key or "")
+
+    def may_claim(self) -> bool:
+        """Whether the API key is still active. If not, raises, unless the request has settled jobs."""
+        if not self.has_settled:
+            self.access.check_key_active()
+        return not self.access.has_key_ended()
 
 
 class _NothingClaimed(Exception):
@@ -119,7 +126,7 @@ class CallerClaims:
             return limit
         await locks.lock_caller(db, context.access.caller)
         count = await store.count_leases_of_caller(db, context.access.caller)
-        if count >= context.access.max_leases and context.raise_on_quota:
+        if count >= context.access.max_leases and not context.has_settled:
             raise RateLimited(
                 f"caller {context.access.caller} holds {count} leases; its quota allows {context.access.max_leases}",
                 retry_after=1,

@@ -77,7 +77,7 @@ class ClaimService:
         its commit, because until then no job is claimed.
         """
         if limit <= 0:  # the quota is used up
-            return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY)
+            return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY, ends_wait=True)
         skipped = await self._limited_claims.lock_lanes(transaction, queues, wait_for_lock=wait_for_lock)
         return await self._claim_lanes(
             transaction, queues, limit, params, locked_by_others=skipped, wait_for_lock=wait_for_lock

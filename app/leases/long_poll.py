@@ -5,14 +5,17 @@
     arrived  -> claiming
     claiming -> answered   the claim has found jobs
     claiming -> answered   the claim has found nothing, and the wait is over
+    claiming -> answered   the request has settled jobs, and would otherwise be rejected
     claiming -> waiting    the claim has found nothing
-    claiming -> rejected   the API key was revoked or has expired
+    claiming -> rejected   the API key was revoked or has expired, or its quota of leases is used up
     waiting  -> claiming   woken (see matching/pollers.py), or the wait is over: claims a last time
     waiting  -> answered   a sync match has delivered jobs
     waiting  -> dropped    the client has disconnected
     waiting  -> refused    for the same reasons as on arrival
 
 A refused claim with an Idempotency-Key still gets the leases of its first call.
+
+A claim that carries settlements commits them first. It waits only with `wait_after_settle`.
 
 Four layers keep claimed jobs from being lost when a client disconnects:
 
@@ -30,21 +33,21 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from app.db.infrastructure import Infrastructure
-from app.errors import DatabaseUnavailable, Fault, raise_for_faults
+from app.errors import DatabaseUnavailable
 from app.events import EventBus, LeasesAbandoned
 from app.http.authorization import Access
 from app.http.schema_types import UNSET
 from app.jobs.rows import ClaimedRow
-from app.jobs.validation import lease_fault
 from app.leases.caller_claims import CallerClaims, ClaimContext
 from app.leases.claim import ClaimService, may_be_truncated
 from app.leases.lease_ender import LeaseEnder
 from app.leases.parent_results import ParentResults, read_parent_results
 from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import ClaimParams, ClaimResult
-from app.leases.schemas import ClaimAnswer, ClaimJobs
+from app.leases.schemas import ClaimAnswer, ClaimJobs, SettleResult
 from app.leases.settle import SettlementService
 from app.leases.to_response import to_response
+from app.leases.validation import check_claim
 from app.matching.poller import Poller, WakeUp
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
@@ -90,19 +93,20 @@ class LongPoll:
     async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
         """Settles what the request settles, then claims jobs: at once, or when some are ready.
 
-        A claim that has settled jobs does not wait.
+        A claim that has settled jobs waits only with `wait_after_settle`.
         """
         queue_names = _DEFAULT_QUEUES if request.queues is UNSET else request.queues
         limit = 1 if request.max_jobs is UNSET else request.max_jobs
-        self._check(request, queue_names, limit, access)
+        check_claim(request, queue_names, limit, access, self._infra.settings)
         can_match = key is None and access.max_leases is None
         poller = _poller(request, queue_names, limit, client, can_match=can_match)
         self._workers.record_seen(poller.worker_id, access.caller)
-        settled = [] if request.settle is UNSET else await self._settlements.settle(request.settle, access, "/settle")
+        settled = await self._settle(request, access, client)
         wait_seconds = 0.0 if request.wait_seconds is UNSET else self._choose_wait(request.wait_seconds)
+        waits = not settled or request.wait_after_settle is True
         began = time.monotonic()
-        until = began + (0.0 if settled else wait_seconds)
-        context = ClaimContext(key, access, raise_on_quota=not settled)
+        until = began + (wait_seconds if waits else 0.0)
+        context = ClaimContext(key, access, has_settled=bool(settled))
         self._pollers.add(poller)
         try:
             result = await self._claim_or_wait(poller, limit, until, context, client)
@@ -110,8 +114,8 @@ class LongPoll:
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
             rows = await self._requeue_if_disconnected(result.rows, key, client)
-            # A claim that has settled jobs did not wait, but the next one will.
-            waited = wait_seconds if settled else time.monotonic() - began
+            # A claim that did not wait because it has settled jobs: the next one will.
+            waited = time.monotonic() - began if waits else wait_seconds
             poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, waited)
         finally:
             self._pollers.remove(poller)
@@ -125,17 +129,15 @@ class LongPoll:
             server_time=self._infra.now(),
         )
 
-    def _check(self, request: ClaimJobs, queue_names: Sequence[str], limit: int, access: Access) -> None:
-        settings = self._infra.settings
-        for index, name in enumerate(queue_names):
-            access.check(name, f"/queues/{index}")
-        faults: list[Fault | None] = []
-        if limit > settings.max_claim_jobs:
-            faults.append(Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}"))
-        if request.lease_seconds is not UNSET:
-            faults.append(lease_fault(request.lease_seconds, settings, "/lease_seconds"))
-        if faults:
-            raise_for_faults(faults)
+    async def _settle(self, request: ClaimJobs, access: Access, client: Client) -> list[SettleResult]:
+        """Settles what the request settles. Then drops the settlements, which may have 8 MB, because
+        the claim may wait."""
+        if request.settle is UNSET:
+            return []
+        settled = await self._settlements.settle(request.settle, access, "/settle")
+        request.settle.clear()
+        client.release_body()
+        return settled
 
     def _choose_wait(self, requested_seconds: float) -> float:
         return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - random.uniform(0, JITTER))
@@ -169,12 +171,12 @@ class LongPoll:
         while self._may_claim(poller.worker_id):
             poller.begin_claim()
             result = await self._claim_once(poller, limit, context, client)
-            if result.rows or result.repeated:
+            if result.rows or result.repeated or result.ends_wait:
                 return result
             remaining = until - time.monotonic()
             matched = await poller.wait(remaining)
             if matched:
-                return ClaimResult(await self._accept_match([*matched], context.access))
+                return ClaimResult(await self._accept_match([*matched], context))
             if remaining <= 0:
                 break
             if client.is_disconnected:
@@ -190,7 +192,8 @@ class LongPoll:
         Checks first whether the configuration or the API key has changed during the wait.
         """
         await self._infra.config_versions.ensure_fresh()
-        context.access.check_key_active()
+        if not context.may_claim():
+            return ClaimResult([], ends_wait=True)
         queues = await self._queues.find_all(poller.queues)
         job_types = None if poller.job_types is None else sorted(poller.job_types)
         self._poll_history.record([queue.name for queue in queues], job_types, context.access.caller)
@@ -213,16 +216,16 @@ class LongPoll:
         # A paused or missing queue may get jobs earlier than retry_at.
         return result if len(claimable) == len(poller.queues) else result._replace(retry_at=None)
 
-    async def _accept_match(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
+    async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext) -> list[ClaimedRow]:
         """Delivers the jobs that a sync match has leased to the poller.
 
-        If its API key was revoked or has expired during the wait, requeues the jobs and raises.
+        If its API key was revoked or has expired during the wait, requeues the jobs, and raises
+        unless the request has settled jobs.
         """
         self._claims.record_claimed(rows)
-        if access.has_key_ended():
+        if context.access.has_key_ended():
             await self._requeue_undelivered(rows)
-        access.check_key_active()
-        return rows
+        return rows if context.may_claim() else []
 
     async def _requeue_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client

@@ -51,8 +51,11 @@ async def claim_jobs(
     """Claims jobs under a lease. If there is none, waits up to `wait_seconds` for one.
 
     With an `Idempotency-Key`, a claim whose response was lost can be repeated. It returns the
-    leases of the first call that are still live, with the same tokens. A claim that carries
-    settlements never waits.
+    leases of the first call that are still live, with the same tokens.
+
+    A claim that carries settlements (`settle`) commits them first. It waits only with
+    `wait_after_settle: true`: then one request per job suffices. If the response is lost, the
+    settlements stand, and repeating them gives `already_settled`.
     """
     result = await long_poll.poll(claim, idempotency_key, get_client(request), access)
     if len(result.jobs) <= 1:

@@ -46,12 +46,15 @@ class ClaimResult(NamedTuple):
     skipped    whether a lane was skipped because its lock was not free
     repeated   whether an earlier claim had the same Idempotency-Key; `rows` has the leases of that
                claim that have not ended, possibly none
+    ends_wait  whether the caller may not claim now, and nothing would wake it when it may: its quota of
+               leases is used up, or its API key has ended
     """
 
     rows: list[ClaimedRow]
     retry_at: datetime | None = None
     skipped: bool = False
     repeated: bool = False
+    ends_wait: bool = False
 
 
 class ScanRange(NamedTuple):

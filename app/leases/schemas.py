@@ -151,6 +151,16 @@ class ClaimJobs(RequestModel):
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     worker_id: Name | UnsetType = UNSET
     settle: list[Settlement] | UnsetType = UNSET
+    wait_after_settle: (
+        Annotated[
+            bool,
+            Meta(
+                description="Whether a claim with `settle` waits for jobs, too. Default false: it answers at once. "
+                "The settlements are committed before the wait; their results are returned with the jobs."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     parent_results: (
         Annotated[bool, Meta(description="Whether to include the results of the jobs that each job depends on.")]
         | UnsetType

@@ -1,4 +1,4 @@
-"""Checks of settlements and heartbeats that a schema cannot make.
+"""Checks of claims, settlements and heartbeats that a schema cannot make.
 
 `pointer` is a JSON pointer into the request: to one settlement (empty, or `/items/3`), or to a list
 of settlements (`/items` or `/settle`).
@@ -8,13 +8,27 @@ from collections.abc import Iterator, Sequence
 
 from app.errors import BatchTooLarge, Fault, raise_for_faults
 from app.http import strict_json
+from app.http.authorization import Access
 from app.http.member_rules import rule_faults
 from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, Raw, raw_to_text
-from app.jobs.validation import delay_fault
-from app.leases.schemas import Outcome, Settlement
+from app.jobs.validation import delay_fault, lease_fault
+from app.leases.schemas import ClaimJobs, Outcome, Settlement
 from app.settings import Settings
 from app.slices import in_slices
+
+
+def check_claim(request: ClaimJobs, queue_names: Sequence[str], limit: int, access: Access, settings: Settings) -> None:
+    """Checks the claim itself. `check_settlements` checks the settlements that it carries."""
+    for index, name in enumerate(queue_names):
+        access.check(name, f"/queues/{index}")
+    faults: list[Fault | None] = []
+    if limit > settings.max_claim_jobs:
+        faults.append(Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}"))
+    if request.lease_seconds is not UNSET:
+        faults.append(lease_fault(request.lease_seconds, settings, "/lease_seconds"))
+    if faults:
+        raise_for_faults(faults)
 
 
 def check_count(items: Sequence[object], noun: str, settings: Settings) -> None:

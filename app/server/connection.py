@@ -244,6 +244,11 @@ class HardenedConnection(asyncio.Protocol):
             self.is_read_paused = False
             self.transport.resume_reading()
 
+    def release_body(self) -> None:
+        """Stops counting the body of the active request as buffered."""
+        if self._active is not None:
+            self._active.release()
+
     def send(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         self.write(render_head(status, (*self._state.default_headers, *headers)) + body)
 

@@ -41,6 +41,12 @@ class Client:
         """
         return self.disconnected.done() or (self._connection is not None and self._connection.is_read_paused)
 
+    def release_body(self) -> None:
+        """Stops counting the body of the request as buffered. The handler calls this when it has
+        dropped the body, and may wait long before it responds."""
+        if self._connection is not None:
+            self._connection.release_body()
+
     def disconnect(self) -> None:
         """Marks the client as disconnected. The connection calls this."""
         if not self.disconnected.done():

@@ -1,17 +1,21 @@
-"""Memory during uploads that are far too large: a hundred at once take no more than 64 MB.
+"""Memory during uploads that are far too large (a hundred at once take no more than 64 MB), and
+while claims wait that have settled jobs with large results.
 
 See docs/reliability/faults.md#a24.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
 from tests.broker import RunningBroker, broker_process
 from tests.http.raw_connection import chunk, chunked
+from tests.polls import RawClaim, parked_polls
 
 pytestmark = pytest.mark.slow
 
@@ -82,3 +86,29 @@ async def upload(base: str, head: bytes, piece: bytes) -> int:
     status = int((await status_line).split()[1])
     writer.close()
     return status
+
+
+def test_claims_that_wait_after_their_settlements_keep_no_results_in_memory(
+    measured_broker: tuple[RunningBroker, Memory], eventually: Callable[..., Any]
+) -> None:
+    """Forty bodies of 1 MB."""
+    broker, memory = measured_broker
+    settle = [
+        {"job_id": str(uuid4()), "lease_token": "lost", "outcome": "complete", "result": "x" * 250_000}
+        for _ in range(4)
+    ]
+    claim = {"queues": ["always-empty"], "settle": settle, "wait_after_settle": True, "wait_seconds": 60}
+    polls: list[RawClaim] = []
+
+    def park(count: int) -> None:
+        while len(polls) < count:
+            polls.append(RawClaim(broker.base, claim))
+            eventually(lambda: parked_polls(broker.http) == len(polls))
+
+    park(10)
+    before = memory.now()
+    park(50)
+    assert memory.now() - before <= 10 * MB
+    for poll in polls:
+        poll.cut()
+    eventually(lambda: parked_polls(broker.http) == 0)

@@ -4,6 +4,11 @@ The client receives the error even while it is still sending: docs/reliability/f
 docs/reliability/faults.md#a24.
 """
 
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
 import pytest
 
 from tests.api_client import Api
@@ -11,6 +16,7 @@ from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, RawConnection, chunk, chunked, post
+from tests.polls import parked_polls
 from tests.table import table
 
 MB = 1024 * 1024
@@ -141,6 +147,24 @@ def test_incomplete_bodies_share_the_buffer_limit(low_limit_broker: RunningBroke
         assert first.response().status == 200
         small.send(large)
         assert small.response().status == 200
+
+
+def test_body_of_a_claim_that_waits_after_its_settlements_is_not_buffered(
+    low_limit_broker: RunningBroker, eventually: Callable[..., Any]
+) -> None:
+    """The limit is 1 MiB. The settlements are dropped before the wait."""
+    settle = [
+        {"job_id": str(uuid4()), "lease_token": "lost", "outcome": "complete", "result": "x" * 200_000}
+        for _ in range(4)
+    ]
+    claim = {"queues": ["always-empty"], "settle": settle, "wait_after_settle": True, "wait_seconds": 25}
+    with connections(low_limit_broker.base) as connect:
+        for parked in range(3):
+            connect().send(post("/claim", json.dumps(claim).encode()))
+            eventually(lambda count=parked + 1: parked_polls(low_limit_broker.http) == count)
+        large = connect()
+        large.send(post("/jobs/cancel", b'{"ids": []}' + b" " * 800_000))
+        assert large.response().status == 200
 
 
 def test_incomplete_small_bodies_are_buffered_until_they_are_complete_or_rejected_or_their_client_has_left(

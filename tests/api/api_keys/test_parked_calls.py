@@ -1,4 +1,4 @@
-"""A waiting call returns no data once its key has been revoked."""
+"""A waiting call reads and claims nothing once its key has been revoked."""
 
 import time
 from collections.abc import Callable
@@ -9,28 +9,42 @@ import pytest
 
 from app.db import config_versions
 from tests.api.api_keys.conftest import Callers
-from tests.api_client import Api
+from tests.api_client import Api, Json
 from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.polls import Background
 
 
+@pytest.mark.parametrize("carries_settlement", [False, True])
 def test_parked_claim_of_a_revoked_key_gets_no_job(
     callers: Callers,
     keyed_broker: tuple[RunningBroker, str],
     background: Background,
     eventually: Callable[..., Any],
     queue: str,
+    carries_settlement: bool,
 ) -> None:
+    """The result of a settlement that was committed before is returned: a rejected request has changed
+    nothing."""
     key = callers.key("work")
-    poll = background.submit(key.api.http.post, "/claim", json={"queues": [queue], "wait_seconds": 25})
+    claim: Json = {"queues": [queue], "wait_seconds": 25}
+    if carries_settlement:
+        callers.admin.enqueue()
+        held = callers.admin.claim_one()
+        settlement = {"job_id": held["id"], "lease_token": held["lease_token"], "outcome": "complete"}
+        claim |= {"settle": [settlement], "wait_after_settle": True}
+    poll = background.submit(key.api.http.post, "/claim", json=claim)
     broker_services = keyed_broker[0].broker_services
     assert broker_services is not None
     eventually(lambda: broker_services.pollers.count(queue) == 1)
     callers.revoke(key)
     job = callers.admin.enqueue()
-    assert poll.result(30).status_code == 401
+    response = poll.result(30)
+    assert response.status_code == (200 if carries_settlement else 401)
+    if carries_settlement:
+        answer = response.json()
+        assert ([result["status"] for result in answer["settled"]], answer["jobs"]) == (["settled"], [])
     assert callers.admin.job(job["id"])["state"] == "ready"
 
 

@@ -189,11 +189,14 @@ def test_claim_that_settles_a_job_frees_its_own_lease_quota(caller_at_quota: tup
 def test_claim_at_the_lease_quota_still_returns_its_settlements(
     key: str | None, caller_at_quota: tuple[Key, Json]
 ) -> None:
-    """An error response would hide the results of its settlements."""
+    """An error response would hide the results of its settlements. Nothing would end a wait."""
     api, lease = caller_at_quota[0].api, caller_at_quota[1]
     lost = {"job_id": lease["id"], "lease_token": "not-the-token", "outcome": "complete"}
-    response = api.claim(settle=[lost], key=key)
-    assert ([result["status"] for result in response["settled"]], response["jobs"]) == (["lease_lost"], [])
+    api.http.timeout = 15
+    for waits in (False, True):
+        response = api.claim(settle=[lost], key=key, wait_seconds=25, wait_after_settle=waits)
+        assert ([result["status"] for result in response["settled"]], response["jobs"]) == (["lease_lost"], [])
+        assert response["poll_after_ms"] > 0
 
 
 def test_claim_at_the_lease_quota_waits_for_no_lane_lock(

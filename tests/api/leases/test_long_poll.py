@@ -5,7 +5,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.api.leases.conftest import ClaimStatements
@@ -48,16 +47,6 @@ def test_ready_job_is_claimed_without_waiting(quiet: Api, claim_statements: Clai
     quiet.enqueue()
     assert len(quiet.claim(wait_seconds=25)["jobs"]) == 1
     assert claim_statements.count() == 1
-
-
-def test_claim_with_settlements_never_waits(quiet: Api) -> None:
-    quiet.enqueue()
-    held = quiet.claim_one()
-    done = {"job_id": held["id"], "lease_token": held["lease_token"], "outcome": "complete"}
-    with httpx.Client(base_url=quiet.http.base_url, timeout=15) as impatient:
-        response = impatient.post("/claim", json={"queues": [quiet.queue], "wait_seconds": 25, "settle": [done]}).json()
-    assert [result["status"] for result in response["settled"]] == ["settled"]
-    assert response["jobs"] == []
 
 
 def test_claim_returns_settle_results_in_request_order_and_new_jobs(api: Api) -> None:

@@ -273,8 +273,9 @@ def test_locked_row_fails_no_other_call_of_its_statement(
     assert send(locked)["status"] == "settled"
 
 
+@pytest.mark.parametrize("field", [{}, {"wait_seconds": 25, "wait_after_settle": True}], ids=["at once", "waiting"])
 def test_failed_claim_after_settlements_has_an_unknown_outcome(
-    api: Api, watched_database: TestDatabase, background: Background
+    api: Api, watched_database: TestDatabase, background: Background, field: Json
 ) -> None:
     api.enqueue()
     held = api.claim_one()
@@ -282,7 +283,7 @@ def test_failed_claim_after_settlements_has_an_unknown_outcome(
     watched_database.execute(REJECT_CLAIMS)
     try:
         api.enqueue()
-        problem = api.http.post("/claim", json={"queues": [api.queue], "settle": [done]}).json()
+        problem = api.http.post("/claim", json={"queues": [api.queue], "settle": [done], **field}).json()
     finally:
         watched_database.execute("DROP TRIGGER reject_claim ON jobs")
     assert (problem["code"], problem["outcome"]) == ("database_unavailable", "unknown")
