@@ -56,6 +56,7 @@ class Operation:
     f: str
     items: Sequence[Item] = ()
     queue: str = ""
+    waits: bool = False
     read: Reader | None = None
 
     def result_items(self, response: Response) -> list[Item]:
@@ -118,6 +119,7 @@ class Client:
                 t0=t0,
                 key=key,
                 queue=operation.queue,
+                waits=operation.waits,
                 via=via,
                 caller=caller,
                 items=list(operation.items),

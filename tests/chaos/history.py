@@ -84,6 +84,7 @@ class Op(msgspec.Struct, omit_defaults=True, kw_only=True):
     via: int = -1  # number of the broker
     status: int = 0
     code: str = ""
+    waits: bool = False  # of a settlement: the claim that carries it waits for jobs
     db_at: float = 0
     caller: str = ""  # id of the API key of the call
     items: list[Item] = []

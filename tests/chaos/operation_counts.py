@@ -21,6 +21,7 @@ OF_CALLS = {
     "rejected API key",
     "holds_all",
     "settle inside a claim",
+    "settle inside a claim that waits",
     "SQL enqueue",
     "enqueue without a key",
     "replace",
@@ -59,7 +60,7 @@ def _names_of_call(invocation: Op, result: Op, claims: set[tuple[str, float]]) -
     if result.type != "ok":
         return
     if invocation.f == "settle" and (invocation.proc, invocation.t0) in claims:
-        yield "settle inside a claim"
+        yield "settle inside a claim that waits" if invocation.waits else "settle inside a claim"
     elif invocation.f == "enqueue":
         yield from _names_of_enqueue(invocation, result)
     elif invocation.f == "replay" and result.items:

@@ -31,6 +31,7 @@ class Options:
     keep: str = ""  # folder for the histories; empty: a temporary one, kept on a violation
     crash: float = 0.002  # share of claims after which a worker kills itself
     pause: float = 0.004  # share of claims after which a worker sleeps past its lease
+    wait_after_settle: float = 0.5  # share of claims that wait for jobs even if they carry settlements
     schedules: bool = True
     operator: float = 0.3  # seconds between the actions of the operator; 0: no operator
     halt: float = 1.0  # seconds for which the operator pauses a queue, on average

@@ -83,6 +83,7 @@ class Slot:
             "worker_id": self._name,
             "lease_seconds": self.options.lease,
             "wait_seconds": self._rng.choice((0, 0.5, 1.5)),
+            "wait_after_settle": self._rng.random() < self.options.wait_after_settle,
         }
         if self._is_fifo_consumer:
             return request | {"queues": [FIFO], "max_jobs": 5}
@@ -95,7 +96,10 @@ class Slot:
         parts = [Operation("claim", read=_claimed_items)]
         if self._pending_settlements:
             items = [item for _, item in self._pending_settlements]
-            parts.append(Operation("settle", items, read=lambda body: _result_items(body["settled"], items)))
+            waits = body["wait_after_settle"] and body["wait_seconds"] > 0
+            parts.append(
+                Operation("settle", items, waits=waits, read=lambda body: _result_items(body["settled"], items))
+            )
             body = body | {"settle": [settlement for settlement, _ in self._pending_settlements]}
         response = await self._client.call_for(parts, "/claim", body, key=key)
         if response.ok:
