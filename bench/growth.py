@@ -59,6 +59,7 @@ SHAPES = (
 SHOWN_PATHS = (
     "enqueue_1",
     "claim_1_complete_1",
+    "claim_1_carrying",
     "enqueue_100",
     "enqueue_1000",
     "claim_100_settle_100",

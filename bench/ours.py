@@ -48,6 +48,7 @@ WORKLOADS = {
     "enqueue_100": Workload("enqueue", 8, 100),
     "enqueue_1000": Workload("enqueue", 8, 1000),
     "claim_1_complete_1": Workload("singles", 64, 1, 1_000),
+    "claim_1_carrying": Workload("carried", 64, 1, 1_500),
     "claim_100_settle_100": Workload("batches", 8, 100, 10_000),
     "claim_100_carrying": Workload("carried", 8, 100, 10_000),
     "like_single": Workload("like_single", 32, 1),
