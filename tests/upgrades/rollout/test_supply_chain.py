@@ -2,6 +2,7 @@
 SBOM."""
 
 import re
+import subprocess
 
 from app.db.migrations import ROOT
 from tests.tools.dump_sbom import sbom
@@ -22,6 +23,12 @@ def test_every_package_of_the_lock_file_is_pinned_by_hash() -> None:
 
 def test_lock_file_names_no_host() -> None:
     assert re.findall(r"https?://|--index-url|--find-links|@ file:", LOCK) == []
+
+
+def test_repository_tracks_no_symbolic_link() -> None:
+    """A link to a folder of one machine breaks every other clone."""
+    tracked = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert [line for line in tracked.stdout.splitlines() if line.startswith("120000")] == []
 
 
 def test_sbom_lists_every_package_of_the_lock_file_with_hashes() -> None:
