@@ -28,8 +28,10 @@ _numbers = itertools.count(1)
 
 log.configure("error")
 
-# A shell starts background commands with SIGINT ignored, and programs started by tests inherit that.
+# A shell starts background commands with SIGINT ignored, and nohup ignores SIGHUP. Programs started by
+# tests inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Hypothesis uses the same examples in each run and on any machine: no clock, no record of earlier
 # runs; and on a busy machine examples may be slow to generate. `--hypothesis-profile default` tries

@@ -13,6 +13,7 @@ import ssl
 import asyncpg
 
 from app.db.dsn import Host, hosts
+from app.db.tls import TlsError
 
 _UNKNOWN_HOST = "unknown host name"
 _BROKEN_CONNECTION = "the connection to the database broke"
@@ -46,7 +47,10 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def describe(error: BaseException, dsn: str | None = None) -> str:
-    """Describes why the call failed. With a DSN, the text ends with the addresses of its hosts."""
+    """Describes why the call failed. With a DSN, the text ends with the addresses of its hosts, or
+    names the TLS option that cannot be used."""
+    if dsn and isinstance(error, TlsError):
+        return str(error)
     known = next((text for kinds, text in _CAUSES if isinstance(error, kinds)), None)
     cause = known or (_describe_os_error(error) if isinstance(error, OSError) else _describe_server_error(error))
     if cause == _UNKNOWN_HOST:
