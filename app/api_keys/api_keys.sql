@@ -5,7 +5,7 @@
 -- fragment: key_columns
 -- The columns of KeyRow.
 --
--- Earlier releases accepted an expiry at 9999-12-31T23:59:59.999999Z. Postgres stores it as
+-- Earlier versions accepted an expiry at 9999-12-31T23:59:59.999999Z. Postgres stores it as
 -- `infinity`, which asyncpg returns as a datetime without a time zone. Such a key does not expire.
 id, name, mac, scopes, requests_per_second, max_leases, created_at,
     nullif(expires_at, 'infinity') AS expires_at, last_used_at, revoked_at

@@ -13,5 +13,6 @@
 The limits of a queue are checked when jobs are claimed, the limits of a group before its jobs
 become claimable: a claim that had to skip the jobs of full groups would read a whole backlog to
 find one job. Jobs of limited groups are therefore inserted as pending (shown to callers as `ready`)
-and admitted off the request path. Queues without limits run none of this.
+and admitted off the request path. A queue that has no limits, is not fair and has no cooling group
+runs none of this.
 """

@@ -14,8 +14,8 @@ A job of such a group:
 
 A group, by its limit (`max_running_per_group`; 1 makes it strict):
 
-    idle -> admitting    a job arrives, or an admitted one ends: as many jobs are admitted as the
-                         limit leaves room for
+    idle -> admitting    a job becomes pending, because it arrives or is due: as many jobs are
+                         admitted as the limit leaves room for
     admitting -> full    as many jobs are admitted as the limit allows: the others stay pending
     full -> admitting    an admitted job ends, or the limit is raised
     admitting -> idle    no job is pending
@@ -96,10 +96,11 @@ class GroupScheduler(PeriodicService):
             self.check_groups(event.lane, {job.group_key for job in event.jobs} & {*cooling_groups})
 
     def _on_claimed(self, event: JobsMoved) -> None:
-        """Checks the groups of a fair queue in which a claim makes room for another ready job.
+        """In a fair queue, checks the groups of the claimed jobs, because claims make room in them.
 
-        At most MAX_READY_PER_GROUP jobs of a group are ready. In a group with a limit only the end
-        of a job makes room.
+        At most MAX_READY_PER_GROUP jobs of a group of a fair queue are ready, so a claim makes room
+        for another one. Groups with a limit are left out: there only the end of a job makes room.
+        (If the limit is above MAX_READY_PER_GROUP, a claim does, too, and the next scan admits.)
         """
         queue = self._queues.by_lane(event.lane)
         if queue.fair:

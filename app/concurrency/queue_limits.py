@@ -22,7 +22,8 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 class Allowance(NamedTuple):
     """How many jobs a claim may deliver at `now`.
 
-    `retry_at` is when the rate limit allows jobs beyond these; None without a rate limit.
+    `retry_at` is when the rate limit allows jobs beyond these. None without a rate limit, or if
+    `max_running` already allows no job.
     """
 
     limit: int

@@ -88,7 +88,7 @@ class EnqueueService:
     async def _enqueue_constrained(
         self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access
     ) -> tuple[Job, bool]:
-        """Enqueues a job that has a key or parents, or whose queue is limited or missing."""
+        """Enqueues a job that has a key or parents, or whose queue has `max_waiting` or is missing."""
         return await self.with_queue(job, partial(self._try_enqueue, job, job_type, trace, key, access))
 
     async def _try_enqueue(

@@ -117,9 +117,10 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending.
 --
 --  * Changes only the columns whose parameters are not NULL. A running job does not match.
---  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps
---    it. A job without admission waits for it.
---  * The same `run_at` again keeps the reason of the state.
+--  * A ready job that is scheduled for later loses its admission. A retry that has kept its
+--    admission still keeps it. A job of a held group that becomes due without an admission waits
+--    for one.
+--  * If :run_at is the value that the job has already, state_reason is kept.
 --  * A new payload removes an unused lease token: a late settlement would be about the old payload.
 WITH locked AS ({{lock_waiting_job}}),
 changed AS (

@@ -159,8 +159,8 @@ WHERE quota_owner = :quota_owner AND lease_expires_at IS NOT NULL;
 
 -- name: leases_with_secret
 -- row: ClaimedRow
--- For a repeated claim: the leases of the first call that are still live. Heartbeats may have
--- extended them, so lease_seconds is their length until now.
+-- For a repeated claim: the leases of the first call that are still live. lease_seconds is the time
+-- from the start of the run to the current expiry, because heartbeats may have extended the lease.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token,
     date_part('epoch', started_at - to_timestamp(0)) AS started_epoch,
     date_part('epoch', lease_expires_at - started_at) AS lease_seconds,

@@ -296,8 +296,8 @@ FROM deleted;
 
 -- name: settlement_records
 -- row: SettlementRecord
--- For settlements that matched no lease: the state of their jobs, and by which token and outcome
--- they were settled.
+-- For settlements and heartbeats that matched no lease, and for repeated claims: the state of the
+-- jobs, and by which token and outcome they were settled.
 SELECT id, state, attempt, run_at, lease_token, settled_as
 FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[])
