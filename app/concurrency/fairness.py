@@ -7,7 +7,9 @@ from uuid import UUID
 
 from app.concurrency.store import AdmitParams, CooldownRow, GroupUsageRow, PassRow, PendingRow
 
-MAX_READY_PER_GROUP = 1000  # also without max_running_per_group
+MAX_READY_PER_FAIR_GROUP = 1000  # ready jobs of a group of a fair queue
+# How many jobs of a group one check admits, even if max_running_per_group is higher or absent.
+MAX_ADMISSIONS_PER_CHECK = 1000
 
 
 class GroupDecision(NamedTuple):
@@ -53,13 +55,13 @@ def decide_group(
 def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bool) -> int:
     """Returns how many more jobs of the group may be admitted.
 
-    In a fair queue up to MAX_READY_PER_GROUP jobs of a group are ready, so that no claim returns
-    fewer jobs than it could. No more are ready, because a cool-down has to revoke every admission
-    that no worker has claimed.
+    In a fair queue up to MAX_READY_PER_FAIR_GROUP jobs of a group are ready, so that no claim
+    returns fewer jobs than it could. No more are ready, because a cool-down has to revoke every
+    admission that no worker has claimed.
     """
     ready, admitted = (usage.ready, usage.admitted) if usage else (0, 0)
-    below_limit = MAX_READY_PER_GROUP if limit is None else limit - admitted
-    below_maximum = MAX_READY_PER_GROUP - ready if fair else MAX_READY_PER_GROUP
+    below_limit = MAX_ADMISSIONS_PER_CHECK if limit is None else limit - admitted
+    below_maximum = MAX_READY_PER_FAIR_GROUP - ready if fair else MAX_ADMISSIONS_PER_CHECK
     return max(0, min(below_limit, below_maximum))
 
 
@@ -75,7 +77,7 @@ def _start_probe(free: int, usage: GroupUsageRow | None) -> GroupDecision:
 
 
 def assign_passes(
-    pending: Sequence[PendingRow], passes: Sequence[PassRow], last_passes: Mapping[str, int]
+    pending: Sequence[PendingRow], pass_rows: Sequence[PassRow], remembered_passes: Mapping[str, int]
 ) -> list[AdmitParams]:
     """Numbers the admissions of a fair queue: the number is a pass.
 
@@ -83,14 +85,14 @@ def assign_passes(
     that joins begins with the pass that is being served. Passes are counted per priority, because
     priority comes first.
 
-    `last_passes` has, for each group, the pass of its job that last started or ended. A limited
+    `remembered_passes` has, for each group, the pass of its job that last started or ended. A limited
     group may have no admitted row left to read it from. If no job of a priority is ready, the
-    current pass is the highest of `last_passes`, so that no group begins far behind another.
+    current pass is the highest of `remembered_passes`, so that no group begins far behind another.
     """
-    latest = max((last_passes.get(row.group_key, 0) for row in passes), default=0)
+    latest = max((remembered_passes.get(row.group_key, 0) for row in pass_rows), default=0)
     last = {
-        (row.group_key, row.priority): _last_pass(row, last_passes.get(row.group_key, 0), row.current or latest)
-        for row in passes
+        (row.group_key, row.priority): _last_pass(row, remembered_passes.get(row.group_key, 0), row.current or latest)
+        for row in pass_rows
     }
     admissions = []
     for row in sorted(pending):

@@ -44,7 +44,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from app.concurrency import store
-from app.concurrency.fairness import MAX_READY_PER_GROUP
+from app.concurrency.fairness import MAX_ADMISSIONS_PER_CHECK
 from app.concurrency.lane_admissions import ADMISSION_BATCH, LaneAdmissions
 from app.concurrency.store import CooldownRow, PendingRow
 from app.db.infrastructure import Infrastructure
@@ -66,7 +66,7 @@ class GroupScheduler(PeriodicService):
         self._queues = queues
         self._events = events
         self._changed_groups: dict[int, set[str]] = {}
-        self._last_passes: dict[int, dict[str, int]] = {}
+        self._remembered_passes: dict[int, dict[str, int]] = {}
         self._scan_positions: dict[int, str] = {}
         self._scanned_at = 0.0
         self._cooldowns: list[CooldownRow] = []
@@ -98,15 +98,16 @@ class GroupScheduler(PeriodicService):
     def _on_claimed(self, event: JobsMoved) -> None:
         """In a fair queue, checks the groups of the claimed jobs, because claims make room in them.
 
-        At most MAX_READY_PER_GROUP jobs of a group of a fair queue are ready, so a claim makes room
-        for another one. Groups with a limit are left out: there only the end of a job makes room.
-        (If the limit is above MAX_READY_PER_GROUP, a claim does, too, and the next scan admits.)
+        At most MAX_READY_PER_FAIR_GROUP jobs of a group are ready, so a claim makes room for
+        another one. Groups with a limit are left out: there only the end of a job makes room. (If
+        the limit is above MAX_READY_PER_FAIR_GROUP, a claim does, too, and the next scan admits.)
         """
         queue = self._queues.by_lane(event.lane)
         if queue.fair:
             self._record_passes(event.lane, event.jobs)
-            is_limited = queue.max_running_per_group is not None
-            self.check_groups(event.lane, {job.group_key for job in event.jobs if not is_limited or not job.group_key})
+            limits_groups = queue.max_running_per_group is not None
+            groups = {job.group_key for job in event.jobs if not limits_groups or not job.group_key}
+            self.check_groups(event.lane, groups)
 
     def _on_purged(self, event: JobsPurged) -> None:
         self.rescan(event.lane)
@@ -131,7 +132,7 @@ class GroupScheduler(PeriodicService):
         which pass it was.
         """
         if self._queues.by_lane(lane).fair:
-            remembered = self._last_passes.setdefault(lane, {})
+            remembered = self._remembered_passes.setdefault(lane, {})
             for job in jobs:
                 group = job.group_key or ""
                 remembered[group] = max(job.admission or 0, remembered.get(group, 0))
@@ -215,7 +216,7 @@ class GroupScheduler(PeriodicService):
         rule_changes.py.
         """
         await self._queues.load([lane])
-        last_passes = {group: self._last_passes.get(lane, {}).get(group, 0) for group in groups}
+        remembered = {group: self._remembered_passes.get(lane, {}).get(group, 0) for group in groups}
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
             queue = self._queues.by_lane(lane)
@@ -223,12 +224,12 @@ class GroupScheduler(PeriodicService):
             pending, ended_cooldowns = await self._choose_jobs(admissions, queue, groups)
             if ended_cooldowns:
                 await self._infra.config_versions.bump(transaction, "cooldowns")
-            admitted = await admissions.admit(pending, last_passes)
+            admitted = await admissions.admit(pending, remembered)
         if ended_cooldowns:
             await self._infra.config_versions.announce()
         self._events.publish_moved(lane, admitted)
         self._continue_later(queue, lane, groups, pending)
-        self._forget_passes(lane, {group: last_passes[group] for group in {row.group_key for row in pending}})
+        self._forget_passes(lane, {group: remembered[group] for group in {row.group_key for row in pending}})
 
     async def _choose_jobs(
         self, admissions: LaneAdmissions, queue: Queue, groups: Sequence[str]
@@ -250,7 +251,7 @@ class GroupScheduler(PeriodicService):
 
         Keeps the pass of a group in which another job has started or ended since.
         """
-        remembered = self._last_passes.get(lane, {})
+        remembered = self._remembered_passes.get(lane, {})
         for group, number in used.items():
             if remembered.get(group) == number:
                 del remembered[group]
@@ -264,7 +265,7 @@ class GroupScheduler(PeriodicService):
         if len(pending) >= ADMISSION_BATCH:
             self._mark_changed(lane, groups)
         elif not queue.fair:
-            self._mark_changed(lane, [group for group, count in counts.items() if count >= MAX_READY_PER_GROUP])
+            self._mark_changed(lane, [group for group, count in counts.items() if count >= MAX_ADMISSIONS_PER_CHECK])
 
     async def start_cooldowns(self, transaction: Executor, lane: int, cooldowns: Mapping[str, datetime]) -> None:
         """Opens the circuit breakers of groups whose worker reported a failure with scope `group`.

@@ -48,10 +48,15 @@ class LaneAdmissions:
         cooldowns = await store.cooldowns_of(self._transaction, self._lane, groups)
         probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(self._transaction, self._lane, sorted(probes)) if probes else {}
-        counted = list(groups) if self._queue.needs_admissions else list(cooldowns)
+        # In a queue that needs no admissions, the usage matters only for the choice of a probe.
+        groups_to_count = list(groups) if self._queue.needs_admissions else list(cooldowns)
         limit = self._queue.max_running_per_group
         strict = limit == 1
-        usage = await store.group_usage(self._transaction, self._lane, counted, strict=strict) if counted else {}
+        usage = (
+            await store.group_usage(self._transaction, self._lane, groups_to_count, strict=strict)
+            if groups_to_count
+            else {}
+        )
         return {
             group: fairness.decide_group(
                 limit if group else None,
@@ -108,7 +113,7 @@ class LaneAdmissions:
             await store.clear_cooldowns(self._transaction, self._lane, ended)
         return ended
 
-    async def admit(self, pending: Sequence[PendingRow], last_passes: Mapping[str, int]) -> list[MovedJobRow]:
+    async def admit(self, pending: Sequence[PendingRow], remembered_passes: Mapping[str, int]) -> list[MovedJobRow]:
         """Admits the jobs. The values of `admission` are listed in concurrency.sql."""
         if not pending:
             return []
@@ -116,8 +121,8 @@ class LaneAdmissions:
             admissions = [AdmitParams(row.id, 1) for row in sorted(pending)]
         else:
             params = sorted({PassParams(row.group_key, row.priority) for row in pending})
-            passes = await store.last_passes(self._transaction, self._lane, params)
-            admissions = fairness.assign_passes(pending, passes, last_passes)
+            pass_rows = await store.last_passes(self._transaction, self._lane, params)
+            admissions = fairness.assign_passes(pending, pass_rows, remembered_passes)
         return await store.admit(self._transaction, self._lane, admissions)
 
 

@@ -49,9 +49,9 @@ class QueueLimits:
             limit = min(limit, queue.max_running - await store.count_slots(db, lane))
         if queue.rate is None or limit <= 0:
             return Allowance(max(0, limit), self._infra.now())
-        return await self.remaining_rate(db, queue, lane, limit)
+        return await self.rate_allowance(db, queue, lane, limit)
 
-    async def remaining_rate(self, db: Executor, queue: Queue, lane: int, limit: int) -> Allowance:
+    async def rate_allowance(self, db: Executor, queue: Queue, lane: int, limit: int) -> Allowance:
         """Returns how many jobs the rate limit, a sliding window, still allows.
 
         No window of `per_seconds`, wherever it begins, contains more than `rate.limit` jobs.
@@ -63,12 +63,14 @@ class QueueLimits:
           the start of the window still counts (`at >= :since`).
         """
         assert queue.rate is not None
-        now, window = self._infra.now(), timedelta(seconds=queue.rate.per_seconds) * (1 + 1 / SLICES_PER_WINDOW)
-        usage = await store.rate_limit_usage(db, lane, now - window)
+        now = self._infra.now()
+        window_and_slice = timedelta(seconds=queue.rate.per_seconds) * (1 + 1 / SLICES_PER_WINDOW)
+        usage = await store.rate_limit_usage(db, lane, now - window_and_slice)
         if usage.last_at is not None and usage.last_at > now:
             now = usage.last_at
         remaining = max(0, queue.rate.limit - usage.used)
-        return Allowance(min(limit, remaining), now, (usage.first_at or now) + window + timedelta(milliseconds=1))
+        retry_at = (usage.first_at or now) + window_and_slice + timedelta(milliseconds=1)
+        return Allowance(min(limit, remaining), now, retry_at)
 
     async def record(self, db: Executor, queue: Queue, lane: int, count: int, now: datetime) -> None:
         """Records that `count` jobs were claimed at `now`."""

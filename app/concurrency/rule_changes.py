@@ -31,8 +31,8 @@ from app.slices import in_slices
 PAGE_SIZE = 2000  # jobs of a lane that one statement processes
 # The leases are counted again after these delays: a claim that has read the old rules may wait so
 # long for a connection before it writes.
-ASSIGN_AGAIN_AFTER_SECONDS = (1.0, 10.0)
-COOLING_CHECK_SECONDS, MISPLACED_CHECK_SECONDS = 1.0, 10.0
+RECOUNT_AFTER_SECONDS = (1.0, 10.0)
+HOLD_BACK_COOLING_SECONDS, HOLD_BACK_ALL_SECONDS = 1.0, 10.0
 
 
 class Rules(NamedTuple):
@@ -60,10 +60,10 @@ class RuleChanges(PeriodicService):
         self._events = events
         self._group_scheduler = group_scheduler
         self._applied_rules: dict[int, Rules] = {}
-        self._queues_without_slots: set[int] = set()
+        self._queues_to_recount: set[int] = set()
         self._page_starts: dict[int, UUID] = {}
         self._rule_versions: Counter[int] = Counter()
-        self._cooling_checked_at = self._misplaced_checked_at = 0.0
+        self._held_back_cooling_at = self._held_back_all_at = 0.0
         # Serializes `apply_changes`: of two calls, the one with older rules must not finish last.
         self._apply_lock = asyncio.Lock()
         infra.config_versions.subscribe("policies", self.apply_changes)
@@ -83,7 +83,7 @@ class RuleChanges(PeriodicService):
             try:
                 await self._assign_slots(changed.values())
             except DatabaseUnavailable:
-                self._queues_without_slots |= changed.keys()
+                self._queues_to_recount |= changed.keys()
             for queue in changed.values():
                 self._start_applying(queue)
         self.wake()
@@ -93,19 +93,23 @@ class RuleChanges(PeriodicService):
         self._page_starts |= dict.fromkeys(queue.all_lanes, FIRST_ID)
         self._rule_versions.update(queue.all_lanes)
         self._events.publish(QueueReady(queue.id))  # a raised limit may let pollers claim
-        for seconds in ASSIGN_AGAIN_AFTER_SECONDS:
-            asyncio.get_running_loop().call_later(seconds, self._assign_slots_again, queue.id)
+        for seconds in RECOUNT_AFTER_SECONDS:
+            asyncio.get_running_loop().call_later(seconds, self._request_recount, queue.id)
 
-    def _assign_slots_again(self, queue_id: int) -> None:
+    def _request_recount(self, queue_id: int) -> None:
         """Makes the next `run_once` count the running jobs again: during the change, claims may
         have written leases that do not count against the new limit."""
-        self._queues_without_slots.add(queue_id)
+        self._queues_to_recount.add(queue_id)
         self.wake()
 
     async def _assign_slots(self, queues: Iterable[Queue]) -> None:
+        """Makes the leases of these queues count against the current limits.
+
+        Then revokes the admissions above `max_running_per_group`.
+        """
         by_id = {queue.id: queue for queue in queues}
-        leases = await store.leases_of_queues(self._infra.db, sorted(by_id)) if by_id else []
-        for lane, ids in group_by_lane(leases, lambda job_id: job_id).items():
+        leased_ids = await store.leases_of_queues(self._infra.db, sorted(by_id)) if by_id else []
+        for lane, ids in group_by_lane(leased_ids, lambda job_id: job_id).items():
             queue = by_id[queue_id_of(lane)]
             limits_groups = queue.max_running_per_group is not None
             await store.assign_slots(self._infra.db, lane, ids, uses_slot=queue.uses_slot, limits_groups=limits_groups)
@@ -132,20 +136,21 @@ class RuleChanges(PeriodicService):
 
         If a row of one queue is locked, the other queues are still processed.
         """
-        steps = (self._assign_missing_slots, self._apply_rules, self._hold_back_cooling, self._hold_back_all)
+        steps = (self._recount_leases, self._apply_rules, self._hold_back_cooling, self._hold_back_all)
         await for_each(steps, lambda step: step())
         if self._page_starts:
             self.wake()
 
-    async def _assign_missing_slots(self) -> None:
-        if not self._queues_without_slots:
+    async def _recount_leases(self) -> None:
+        """Makes the leases of the queues that are to be recounted count against the current limits."""
+        if not self._queues_to_recount:
             return
-        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._queues_without_slots]
-        await for_each(queues, self._assign_slots_of_queue)
+        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._queues_to_recount]
+        await for_each(queues, self._recount_leases_of_queue)
 
-    async def _assign_slots_of_queue(self, queue: Queue) -> None:
+    async def _recount_leases_of_queue(self, queue: Queue) -> None:
         await self._assign_slots([queue])
-        self._queues_without_slots.discard(queue.id)
+        self._queues_to_recount.discard(queue.id)
 
     async def _apply_rules(self) -> None:
         await for_each(list(self._page_starts), self._apply_rules_to_page)
@@ -175,8 +180,8 @@ class RuleChanges(PeriodicService):
         """
         lanes = self._queues.cooling_groups
         now = time.monotonic()
-        if lanes and now - self._cooling_checked_at >= COOLING_CHECK_SECONDS:
-            self._cooling_checked_at = now
+        if lanes and now - self._held_back_cooling_at >= HOLD_BACK_COOLING_SECONDS:
+            self._held_back_cooling_at = now
             await for_each(lanes, self._hold_back)
 
     async def _hold_back_all(self) -> None:
@@ -186,8 +191,8 @@ class RuleChanges(PeriodicService):
         rules changed. Its caller decides how long it stays open.
         """
         now = time.monotonic()
-        if now - self._misplaced_checked_at >= MISPLACED_CHECK_SECONDS:
-            self._misplaced_checked_at = now
+        if now - self._held_back_all_at >= HOLD_BACK_ALL_SECONDS:
+            self._held_back_all_at = now
             await for_each(await self._queues.lanes(), self._hold_back)
 
     async def _hold_back(self, lane: int) -> None:

@@ -121,7 +121,7 @@ class JobExplainer:
                 detail = f"{_count(running, 'job')} of {queue.name} running, the limit is {queue.max_running}"
                 yield Reason(code="queue_at_limit", detail=detail, running=running, limit=queue.max_running)
         if queue.rate is not None:
-            allowance = await self._limits.remaining_rate(self._infra.read_connections, queue, row.lane, 1)
+            allowance = await self._limits.rate_allowance(self._infra.read_connections, queue, row.lane, 1)
             if allowance.limit == 0 and allowance.retry_at is not None:
                 detail = f"the rate limit of {queue.name} allows the next job at {_format_time(allowance.retry_at)}"
                 yield Reason(code="rate_limited", detail=detail, until=allowance.retry_at, limit=queue.rate.limit)

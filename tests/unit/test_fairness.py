@@ -8,7 +8,7 @@ from tests.table import table
 
 
 @table(
-    ("passes", "last_passes", "pending", "expected"),
+    ("passes", "remembered_passes", "pending", "expected"),
     [
         # The first jobs of a queue.
         ({"a": (None, None), "b": (None, None)}, {}, "aab", "a1 a2 b1"),
@@ -24,10 +24,10 @@ from tests.table import table
     ],
 )
 def test_each_pass_has_one_job_of_each_group(
-    passes: dict[str, tuple[int | None, int | None]], last_passes: dict[str, int], pending: str, expected: str
+    passes: dict[str, tuple[int | None, int | None]], remembered_passes: dict[str, int], pending: str, expected: str
 ) -> None:
     rows = [PassRow(group, 0, last, current) for group, (last, current) in passes.items()]
     jobs = [PendingRow(UUID(int=number), group, 0) for number, group in enumerate(pending)]
-    admissions = assign_passes(jobs, rows, last_passes)
+    admissions = assign_passes(jobs, rows, remembered_passes)
     found = [f"{group}{params.admission}" for group, params in zip(pending, admissions, strict=True)]
     assert " ".join(found) == expected
