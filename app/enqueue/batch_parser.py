@@ -125,7 +125,8 @@ class BatchParser:
         need an admission.
         """
         now, needs_admission = self._infra.now(), cache(self._queues.needs_admission)
-        ids = self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)], now)
+        placed_jobs = [item for item in placed if not isinstance(item, Problem)]
+        ids = self._infra.job_ids.generate_many([lane for _, _, _, lane in placed_jobs], now)
 
         def build(item: PlacedJob | Problem) -> JobDraft | Problem:
             if isinstance(item, Problem):

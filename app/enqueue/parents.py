@@ -38,7 +38,9 @@ async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], retention_no
     stored = await _parent_ids(drafts) - {draft.row.id for draft in drafts}
     live, finished = await _lock_parents(db, stored, retention_now)
     await _reject_unknown_parents(drafts, stored - live - finished.keys())
-    to_cancel = [draft async for draft in in_slices(drafts) if draft.accepted and _block_or_cancel(draft, finished)]
+    to_cancel = [
+        draft async for draft in in_slices(drafts) if draft.accepted and _block_on_live_parents(draft, finished)
+    ]
     parent_ids = await _parent_ids(drafts)
     async for draft in in_slices(drafts):
         if draft.row.id in parent_ids:
@@ -98,7 +100,7 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
                 rejected.append(child)
 
 
-def _block_or_cancel(draft: JobDraft, finished: dict[UUID, str]) -> bool:
+def _block_on_live_parents(draft: JobDraft, finished: dict[UUID, str]) -> bool:
     """Blocks the job if it has live parents.
 
     Returns whether the caller must cancel it, because a finished parent has failed. `finished` has

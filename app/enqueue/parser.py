@@ -146,7 +146,7 @@ def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: dateti
     Passes the fields by position, in the order of NewJob, because this runs for each job of a
     batch. By name it takes 2 µs longer.
     """
-    state, run_at = _due_state(job, created_at(job_id), now)
+    state, run_at = _initial_state(job, created_at(job_id), now)
     return NewJob(
         job_id,
         state,
@@ -170,7 +170,7 @@ def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: dateti
     )
 
 
-def _due_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:
+def _initial_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:
     """Returns the state of the new job, ready or scheduled, and its `run_at`."""
     if job.run_at is UNSET and job.delay_seconds is UNSET:
         return "ready", created

@@ -114,31 +114,31 @@ async def _find_holders(
     With `for_seconds` a job has its key for that time, but only as long as the job is stored: live,
     finished or dead. Without `for_seconds` it has its key while it waits or runs.
     """
-    owners = {
+    holders = {
         key.digest: key.job_id
         for key in rows
         if key.job_id is not None and (key.response == LIFE or key.expires_at > window_now)
     }
-    window_ids = {key.job_id for key in rows if key.response == WINDOW and key.digest in owners}
-    stored = await _still_stored(db, set(owners.values()), window_ids, retention_now)
-    return {digest: job_id for digest, job_id in owners.items() if job_id in stored}
+    window_ids = {key.job_id for key in rows if key.response == WINDOW and key.digest in holders}
+    current_holders = await _find_current_holders(db, set(holders.values()), window_ids, retention_now)
+    return {digest: job_id for digest, job_id in holders.items() if job_id in current_holders}
 
 
-async def _still_stored(
+async def _find_current_holders(
     db: Executor, ids: set[UUID], window_ids: Container[UUID | None], retention_now: datetime
 ) -> set[UUID]:
-    """Returns which of these jobs still have their unique keys.
+    """Returns the jobs that still have their unique keys.
 
-    A live job still has its key. A job in `window_ids`, whose key has `for_seconds`, has it as long
-    as the job is stored: live, finished or dead.
+    A live job has its key. The key of a job in `window_ids` has `for_seconds`, so the job has it as
+    long as it is stored: live, finished or dead.
     """
-    stored: set[UUID] = set()
+    holders: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
-        stored |= await store.live_ids(db, lane, lane_ids)
-        finished = [job_id for job_id in lane_ids if job_id in window_ids and job_id not in stored]
+        holders |= await store.live_ids(db, lane, lane_ids)
+        finished = [job_id for job_id in lane_ids if job_id in window_ids and job_id not in holders]
         if finished:
-            stored |= (await dependencies.parent_states(db, lane, finished, retention_now)).keys()
-    return stored
+            holders |= (await dependencies.parent_states(db, lane, finished, retention_now)).keys()
+    return holders
 
 
 def _mark_duplicate(existing: UUID, draft: JobDraft) -> None:
