@@ -29,7 +29,7 @@ SELECT {{key_columns}}
 FROM api_keys
 WHERE id = :id;
 
--- name: live_keys
+-- name: count_live_keys
 SELECT count(*)
 FROM api_keys
 WHERE name = :name AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now);

@@ -35,7 +35,7 @@ class ApiKeyService:
         async with self._infra.db.transaction() as transaction:
             # Locks the row of the version, which serializes concurrent creations.
             await self._infra.config_versions.bump(transaction, "api_keys")
-            if await store.live_keys(transaction, request.name, now) >= MAX_LIVE_KEYS_PER_NAME:
+            if await store.count_live_keys(transaction, request.name, now) >= MAX_LIVE_KEYS_PER_NAME:
                 raise TooManyKeys(f"{request.name} has {MAX_LIVE_KEYS_PER_NAME} live keys: revoke one first")
             row = await store.add_key(transaction, self._new_key(request, key, now))
         await self._infra.config_versions.announce()

@@ -70,8 +70,8 @@ async def get_key(db: Executor, key_id: str) -> KeyRow | None:
     return _row_or_none(await db.row(*SQL.get_key(id=key_id)))
 
 
-async def live_keys(db: Executor, name: str, now: datetime) -> int:
-    count: int = await db.value(*SQL.live_keys(name=name, now=now))
+async def count_live_keys(db: Executor, name: str, now: datetime) -> int:
+    count: int = await db.value(*SQL.count_live_keys(name=name, now=now))
     return count
 
 

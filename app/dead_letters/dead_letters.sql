@@ -96,8 +96,8 @@ WITH deleted AS (
 SELECT id
 FROM deleted;
 
--- name: expired_dead_letters
--- For retention. Reads the first rows of the index dead_letters_dead_at.
+-- name: dead_letters_past_retention
+-- Reads the first rows of the index dead_letters_dead_at.
 SELECT id
 FROM dead_letters
 WHERE dead_at < :before

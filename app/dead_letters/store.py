@@ -65,5 +65,5 @@ async def purge(db: Executor, lane: int, ids: Sequence[UUID]) -> int:
     return len(await db.rows(*SQL.purge(lane=lane, ids=ids)))
 
 
-async def expired_dead_letters(db: Executor, before: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(*SQL.expired_dead_letters(before=before, limit=limit))]
+async def dead_letters_past_retention(db: Executor, before: datetime, limit: int) -> list[UUID]:
+    return [row["id"] for row in await db.rows(*SQL.dead_letters_past_retention(before=before, limit=limit))]

@@ -201,7 +201,7 @@ counted AS (
 SELECT id, 'cancelled' AS state, job_type, group_key, NULL::timestamptz AS run_at, has_dependents, admission
 FROM deleted;
 
--- name: kill_unstarted
+-- name: move_unstarted_to_dead_letters
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> dead.
 -- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
@@ -241,7 +241,7 @@ LIMIT :limit;
 UPDATE jobs
 SET cancel_requested_at = coalesce(cancel_requested_at, :now)
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND state = 'running'
-RETURNING id, cancel_requested_at < :now AS again;
+RETURNING id, cancel_requested_at < :now AS was_requested;
 
 -- name: run_now
 -- row: MovedJobRow
@@ -275,7 +275,7 @@ SELECT min(run_at)
 FROM jobs
 WHERE state = 'scheduled';
 
--- name: schedule_due
+-- name: make_due_ready
 -- row: MovedJobRow
 -- scheduled -> ready | pending.  Several brokers may run this at the same time: each skips the rows
 -- that another has locked.

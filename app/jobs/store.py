@@ -109,8 +109,11 @@ async def cancel_waiting(
     return [MovedJobRow(*row) for row in rows]
 
 
-async def kill_unstarted(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[MovedJobRow]:
-    return [MovedJobRow(*row) for row in await db.rows(*SQL.kill_unstarted(lane=lane, ids=ids, now=now))]
+async def move_unstarted_to_dead_letters(
+    db: Database, lane: int, ids: Sequence[UUID], now: datetime
+) -> list[MovedJobRow]:
+    rows = await db.rows(*SQL.move_unstarted_to_dead_letters(lane=lane, ids=ids, now=now))
+    return [MovedJobRow(*row) for row in rows]
 
 
 async def past_start_deadline(db: Database, now: datetime, limit: int) -> list[UUID]:
@@ -135,10 +138,10 @@ async def next_due(db: Database) -> datetime | None:
     return due
 
 
-async def schedule_due(
+async def make_due_ready(
     db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None
 ) -> list[MovedJobRow]:
-    rows = await db.rows(*SQL.schedule_due(lane=lane, ids=ids, now=now, held_groups=held_groups))
+    rows = await db.rows(*SQL.make_due_ready(lane=lane, ids=ids, now=now, held_groups=held_groups))
     return sorted(MovedJobRow(*row) for row in rows)
 
 

@@ -155,7 +155,7 @@ class JobUpdater:
                 if not batch:
                     break
                 rows = await store.request_cancel(self._infra.db, lane, batch, now)
-                requested |= {row["id"]: row["again"] for row in rows}
+                requested |= {row["id"]: row["was_requested"] for row in rows}
                 batch = await self._live(set(batch) - requested.keys())
         return cancelled, requested
 

@@ -75,5 +75,5 @@ class Cleaner(PeriodicService):
         }
 
     async def _delete_dead_letters(self, before: datetime) -> None:
-        while ids := await dead_letter_store.expired_dead_letters(self._infra.db, before, BATCH_SIZE):
+        while ids := await dead_letter_store.dead_letters_past_retention(self._infra.db, before, BATCH_SIZE):
             log.info("dead letters removed by age", count=await self._dead_letters.delete(ids))

@@ -22,7 +22,7 @@ SAFETY_RUN_EVERY = 20  # checks; after this many each service runs even if the c
 
 
 class DueCheck(PeriodicService):
-    """Wakes the services for which the statement `overdue` finds work."""
+    """Wakes the services for which the statement `due_times` finds work."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class DueCheck(PeriodicService):
         # While the query waits for a lock, or for the database, the services run at an interval.
         timer = RepeatingTimer(self._infra.settings.sweep_seconds, self._wake_all)
         try:
-            due = await store.overdue(self._infra.db, self._lease_rescuer.scan_from, now)
+            due = await store.due_times(self._infra.db, self._lease_rescuer.scan_from, now)
         except Exception:
             self._wake_all()
             raise

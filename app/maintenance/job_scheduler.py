@@ -36,7 +36,7 @@ class JobScheduler(PeriodicService):
         now = self._infra.now()
         while due := await jobs.due_jobs(self._infra.db, now, BATCH_SIZE):
             lanes = group_by_lane(due, lambda job_id: job_id)
-            moved = sum([await self._schedule(lane, ids, now) for lane, ids in lanes.items()])
+            moved = sum([await self._make_ready(lane, ids, now) for lane, ids in lanes.items()])
             if not moved:
                 break  # other sessions have locked or moved the jobs
         next_due = await jobs.next_due(self._infra.db)
@@ -45,10 +45,10 @@ class JobScheduler(PeriodicService):
         if next_due is not None and next_due > now:
             self.set_alarm(next_due)
 
-    async def _schedule(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
+    async def _make_ready(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
         """Makes due jobs of one lane ready or pending. Returns how many."""
         await self._queues.load([lane])
-        moved = await jobs.schedule_due(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
+        moved = await jobs.make_due_ready(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
         self._infra.metrics.promoted.inc(len(moved))
         self._events.publish_moved(lane, moved)
         return len(moved)

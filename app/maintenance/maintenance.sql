@@ -31,7 +31,7 @@ WHERE clock = :clock AND broker = :broker;
 DELETE FROM clock_lags
 WHERE ends_at < :before;
 
--- name: overdue
+-- name: due_times
 -- When the first row that each service would find is or was due (NULL: now).
 --
 -- Each part reads one index entry. Leases are read from the end of the last scan (:after), because

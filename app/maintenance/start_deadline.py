@@ -38,7 +38,7 @@ class StartDeadlineEnforcer(PeriodicService):
                 break  # workers have just started them
 
     async def _move_to_dead_letters(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
-        rows = await jobs.kill_unstarted(self._infra.db, lane, ids, now)
+        rows = await jobs.move_unstarted_to_dead_letters(self._infra.db, lane, ids, now)
         self._events.publish_moved(lane, rows)
         if rows:
             log.info("jobs missed their start deadline", queue=await self._queues.find_name(lane), count=len(rows))

@@ -33,12 +33,12 @@ async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
     await db.rows(*SQL.delete_ended_clock_lags(before=before))
 
 
-async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
+async def due_times(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
     """Maps the name of each service that has work to the time at which it is due; None means now.
 
     Leaves out services without work. Does not read leases that expired by `after`.
     """
-    return {row["service"]: row["instant"] for row in await db.rows(*SQL.overdue(after=after, now=now))}
+    return {row["service"]: row["instant"] for row in await db.rows(*SQL.due_times(after=after, now=now))}
 
 
 async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:

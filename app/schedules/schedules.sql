@@ -44,8 +44,8 @@ FOR UPDATE;
 
 -- name: put_schedule
 -- row: ScheduleRow
--- Inserts a schedule. Updates an existing one only if :exists, which says that the caller has
--- locked its row. Otherwise returns no row.
+-- Inserts a schedule. Updates an existing one only if :is_locked: the caller has then locked its
+-- row. If the schedule exists and :is_locked is false, returns no row.
 INSERT INTO schedules (name, spec, paused, next_run_at, created_at, updated_at)
 VALUES (:name, :spec, :paused, :next_run_at, :now, :now)
 ON CONFLICT (name) DO UPDATE
@@ -53,7 +53,7 @@ SET spec = excluded.spec,
     paused = excluded.paused,
     next_run_at = excluded.next_run_at,
     updated_at = excluded.updated_at
-WHERE :exists
+WHERE :is_locked
 RETURNING {{schedule_columns}};
 
 -- name: delete_schedule

@@ -54,9 +54,9 @@ class ScheduleService:
                 accessible(old, name, access)
             paused = value_or(schedule.paused, old is not None and old.paused)
             next_run_at = None if paused else _next_run_at(old, schedule, now)
-            exists = old is not None
+            is_locked = old is not None
             return await store.put_schedule(
-                transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, exists=exists
+                transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, is_locked=is_locked
             )
 
     async def get(self, name: str, access: Access) -> Schedule:

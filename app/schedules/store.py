@@ -72,14 +72,16 @@ async def lock_schedule(db: Executor, name: str) -> ScheduleRow | None:
 
 
 async def put_schedule(
-    db: Executor, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, exists: bool
+    db: Executor, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, is_locked: bool
 ) -> ScheduleRow | None:
-    """Inserts a schedule; or updates it if `exists`, when the caller has locked its row.
+    """Inserts a schedule; or updates it if `is_locked`: the caller has then locked its row.
 
-    Without `exists`, returns None and changes nothing if another call has created a schedule of
+    Without `is_locked`, returns None and changes nothing if another call has created a schedule of
     this name in the meantime.
     """
-    statement = SQL.put_schedule(name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, exists=exists)
+    statement = SQL.put_schedule(
+        name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, is_locked=is_locked
+    )
     return _row_or_none(await db.row(*statement))
 
 

@@ -355,7 +355,7 @@ MUTANTS = {
         ("I11",),
         (
             rewrite(jobs.SQL, "due_jobs", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
-            rewrite(jobs.SQL, "schedule_due", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "make_due_ready", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
         ),
     ),
     "fired_by_all": Mutant(

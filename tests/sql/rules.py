@@ -10,7 +10,7 @@ Rule = Callable[[Statement], str | None]
 # Statements that read across lanes: scans that find the lanes to visit, statistics, lists of
 # workers. None of them locks a job, and none is on the path of a fast route.
 ACROSS_LANES = {
-    "maintenance.overdue",
+    "maintenance.due_times",
     "jobs.due_jobs",
     "jobs.next_due",
     "leases.expired_leases",
@@ -18,7 +18,7 @@ ACROSS_LANES = {
     "leases.count_leases_of_caller",
     "leases.leases_of_worker",
     "leases.ready_lanes",
-    "dead_letters.expired_dead_letters",
+    "dead_letters.dead_letters_past_retention",
     "jobs.count_waiting",
     "jobs.count_purgeable",
     "jobs.purgeable_jobs",
