@@ -55,9 +55,9 @@ def decide_group(
 def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bool) -> int:
     """Returns how many more jobs of the group may be admitted.
 
-    In a fair queue up to MAX_READY_PER_FAIR_GROUP jobs of a group are ready, so that no claim
-    returns fewer jobs than it could. No more are ready, because a cool-down has to revoke every
-    admission that no worker has claimed.
+    In a fair queue up to MAX_READY_PER_FAIR_GROUP jobs of a group are ready, so that no claim gets
+    fewer jobs than it asks for while jobs are pending. No more are ready, because a cool-down has
+    to revoke every admission that no worker has claimed.
     """
     ready, admitted = (usage.ready, usage.admitted) if usage else (0, 0)
     below_limit = MAX_ADMISSIONS_PER_CHECK if limit is None else limit - admitted
@@ -68,8 +68,9 @@ def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bo
 def _start_probe(free: int, usage: GroupUsageRow | None) -> GroupDecision:
     """Chooses the half-open probe: the oldest admitted job, or else the oldest pending job.
 
-    In a strict group the job that failed keeps its admission while it waits for its retry. So it is
-    the oldest admitted job once it is ready, and the probe. A worker may already run it by then.
+    In a strict group the job that failed keeps its admission while it waits for its retry. So once
+    it is ready, it is the oldest admitted job and becomes the probe. A worker may already run it
+    when it is chosen.
     """
     if usage is not None and usage.oldest_admitted is not None:
         return GroupDecision(0, probe=usage.oldest_admitted)
@@ -85,9 +86,10 @@ def assign_passes(
     that joins begins with the pass that is being served. Passes are counted per priority, because
     priority comes first.
 
-    `remembered_passes` has, for each group, the pass of its job that last started or ended. A limited
-    group may have no admitted row left to read it from. If no job of a priority is ready, the
-    current pass is the highest of `remembered_passes`, so that no group begins far behind another.
+    `remembered_passes` has, for each group, the pass in which a job of the group last started or
+    ended. A limited group may have no admitted row left from which to read it. If no job of a
+    priority is ready, the current pass is the highest of `remembered_passes`, so that no group
+    begins far behind another.
     """
     latest = max((remembered_passes.get(row.group_key, 0) for row in pass_rows), default=0)
     last = {
@@ -104,8 +106,8 @@ def assign_passes(
 def _last_pass(row: PassRow, remembered: int, current_pass: int) -> int:
     """Returns the last pass of a group at a priority.
 
-    `remembered` is the pass of the job of the group that last started or ended. It can come from
-    another priority, where passes are far higher, and is therefore capped at the current pass. So
-    the next job of the group joins the current pass, or the one after it.
+    `remembered` is the pass in which a job of the group last started or ended. That job may have
+    had another priority, where passes can be far higher, so `remembered` is capped at the current
+    pass. The next job of the group then joins the current pass, or the one after it.
     """
     return max(row.last or 0, current_pass - 1, min(remembered, current_pass))

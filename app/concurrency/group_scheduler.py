@@ -29,11 +29,12 @@ Its circuit breaker (a row in `group_cooldowns`: `until`, `probe_job_id`):
     closed -> open          a worker reports a failure with scope `group` (`start_cooldowns`)
     open -> open            another such failure: `until` only ever moves forward
     open -> half-open       `until` passes: the oldest pending job is the probe; in a strict group
-                            the job that failed is, as it has kept its admission
+                            the probe is the job that failed, because it has kept its admission
     open -> closed          `until` passes and no job is left to be the probe
     half-open -> half-open  the probe is pending again: the next probe is chosen
     half-open -> open       any job of the group fails with scope `group`
-    half-open -> closed     the probe has finished, or it failed with scope `job`: the others go on
+    half-open -> closed     the probe has finished, or it failed with scope `job`: other jobs are
+                            admitted again
 """
 
 import asyncio
@@ -126,10 +127,10 @@ class GroupScheduler(PeriodicService):
             self._changed_groups.setdefault(lane, set()).update(groups)
 
     def _record_passes(self, lane: int, jobs: Iterable[MovedJob]) -> None:
-        """Remembers, by group, the pass of its job that has just started or ended.
+        """Remembers, for each group, the pass of the job that has just started or ended.
 
-        It is kept until the next job of the group is admitted: once the job is gone, no row says in
-        which pass it was.
+        The pass is remembered until the next job of the group is admitted, because once the job is
+        gone, no row says in which pass it was.
         """
         if self._queues.by_lane(lane).fair:
             remembered = self._remembered_passes.setdefault(lane, {})
@@ -140,7 +141,7 @@ class GroupScheduler(PeriodicService):
                 del remembered[group]
 
     def rescan(self, lane: int) -> None:
-        """Requests a scan now. In this lane it begins with the first group."""
+        """Requests an immediate scan, which in this lane begins with the first group."""
         self._scan_positions.pop(lane, None)
         self._scanned_at = 0.0
         self.wake()
@@ -182,8 +183,8 @@ class GroupScheduler(PeriodicService):
     async def _scan(self) -> None:
         """Finds groups with pending jobs and room for more admissions, and ended cool-downs.
 
-        No event reported these groups: their jobs were enqueued by SQL, or the broker died before
-        the decision.
+        Needed for groups that no event has reported: their jobs were enqueued by SQL, or the broker
+        died before the decision.
         """
         for cooldown in self._cooldowns:
             if cooldown.until <= self._infra.now():
@@ -257,7 +258,8 @@ class GroupScheduler(PeriodicService):
                 del remembered[group]
 
     def _continue_later(self, queue: Queue, lane: int, groups: Collection[str], pending: Sequence[PendingRow]) -> None:
-        """Checks the groups again after a full batch, or if a group had more jobs than it may get.
+        """Marks groups for another check: all of them after a full batch, otherwise those that got
+        MAX_ADMISSIONS_PER_CHECK jobs and may have more.
 
         A fair queue needs this only after a full batch: its next claim triggers the check.
         """

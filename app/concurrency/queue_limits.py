@@ -56,8 +56,9 @@ class QueueLimits:
 
         No window of `per_seconds`, wherever it begins, contains more than `rate.limit` jobs.
 
-        - `now` is never before the last recorded usage: each broker estimates the database's clock,
-          with an error of a few milliseconds.
+        - If `now` is before the last recorded usage, it is set to the time of that usage. Another
+          broker's clock may be ahead, because each broker estimates the database's clock, with an
+          error of a few milliseconds.
         - A slice counts until its last instant has left the window.
         - `retry_at` is one ms after the first slice leaves the window, because a slice exactly at
           the start of the window still counts (`at >= :since`).

@@ -29,8 +29,8 @@ from app.queues.cache import Queue, QueueCache
 from app.slices import in_slices
 
 PAGE_SIZE = 2000  # jobs of a lane that one statement processes
-# The leases are counted again after these delays: a claim that has read the old rules may wait so
-# long for a connection before it writes.
+# The leases are counted again after these delays, because a claim that has read the old rules may
+# wait that long for a connection before it writes.
 RECOUNT_AFTER_SECONDS = (1.0, 10.0)
 HOLD_BACK_COOLING_SECONDS, HOLD_BACK_ALL_SECONDS = 1.0, 10.0
 
@@ -188,7 +188,7 @@ class RuleChanges(PeriodicService):
         """Makes ready jobs of held groups pending in all lanes, every 10 s.
 
         Such jobs were enqueued by SQL (longshore_enqueue) in a transaction that was open while the
-        rules changed. Its caller decides how long it stays open.
+        rules changed. The client that runs the transaction decides how long it stays open.
         """
         now = time.monotonic()
         if now - self._held_back_all_at >= HOLD_BACK_ALL_SECONDS:
