@@ -54,7 +54,7 @@ class DraftWriter:
         """Writes the drafts in a transaction of their own, together with the key.
 
         If the key was used before, writes nothing and returns the results of the first call.
-        `items` are the jobs of the call in their order: the drafts, and the problems of the others.
+        `items` has the draft of each job of the call, or its problem, in the order of the jobs.
         """
         async with self._infra.db.transaction() as transaction:
             if key is not None:
@@ -70,9 +70,10 @@ class DraftWriter:
     async def _acquire_key(
         self, db: Executor, key: RequestKey, items: Sequence[JobDraft | Problem]
     ) -> list[EnqueueResult] | None:
-        """Acquires the key, and stores the expected results with it.
+        """Acquires the key, and stores with it the results that the call has so far.
 
-        If it was used before, returns the results of the first call, otherwise None.
+        If writing the drafts can change them, `write_in_transaction` later stores the final ones.
+        If the key was used before, returns the results of the first call, otherwise None.
         """
         request_digest = await body_digest(key.body)
         if await locks.acquire_idempotency_key(
@@ -106,7 +107,8 @@ class DraftWriter:
             )
         await self._enforce_max_waiting(db, drafts)
         if atomic:
-            # Raises before the jobs that depend on rejected ones are rejected too.
+            # Raises before the jobs that depend on rejected ones are rejected, too, so that the
+            # problem lists only jobs with a fault of their own.
             results.check_all([draft.problem for draft in drafts])
         to_cancel = await parents.resolve_parents(db, drafts, retention_now) if has_parents else []
         if has_keys:

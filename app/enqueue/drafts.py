@@ -39,11 +39,12 @@ class JobDraft:
     problem: Problem | None = None
 
     def reject(self, problem: Problem | None) -> None:
-        """Rejects the job, unless `problem` is None. A job that is rejected keeps its problem."""
+        """Rejects the job, unless `problem` is None. A job that was rejected before keeps its
+        first problem."""
         self.problem = self.problem or problem
 
     def change_row(self, **columns: object) -> None:
-        self.row = self.row._replace(**columns)  # type: ignore[arg-type]  # mypy checks no ** here
+        self.row = self.row._replace(**columns)  # type: ignore[arg-type]  # mypy cannot check **columns
 
     def depend_on(self, parents: Sequence[UUID]) -> None:
         self.parents = parents
@@ -54,9 +55,9 @@ class JobDraft:
         self.replaces = replaces
 
     def record_replaced(self, replaced: MovedJobRow | None) -> None:
-        """Records the existing job after it was replaced.
+        """Records the state of the existing job after it has taken the new body.
 
-        None means that it was not replaced, because it no longer waits.
+        None means that it has not taken it, because it no longer waits.
         """
         self.replaced = replaced
 

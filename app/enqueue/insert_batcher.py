@@ -13,7 +13,7 @@ states of a match:
 
 A sync match is made only where arrival alone decides which poller gets a job:
 
-- in a queue without limits and without admission that is not paused;
+- in a queue that has no `max_running`, no `rate` and no held group, and is not paused;
 - for ready jobs without a group or a start deadline;
 - for pollers without an Idempotency-Key or a quota.
 
@@ -39,7 +39,8 @@ from app.matching.poller import Poller, Reservation
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 
-# A call with so many jobs gets a statement of its own: sharing would cost more time than it saves.
+# A call with this many jobs or more gets a statement of its own, because sharing would cost more
+# time than it saves.
 MAX_SHARED_JOBS = 100
 
 
@@ -141,7 +142,7 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
 def _was_not_stored(error: BaseException) -> bool:
     """Whether the error proves that the INSERT stored nothing.
 
-    pool.py turns errors of availability into DatabaseUnavailable, whose `outcome` says whether the
+    pool.py turns availability errors into DatabaseUnavailable, whose `outcome` says whether the
     INSERT may have stored the rows. Any other Postgres error is about the rows: none was stored.
     """
     return isinstance(error, asyncpg.PostgresError) or (

@@ -54,7 +54,7 @@ async def _parent_ids(drafts: Sequence[JobDraft]) -> set[UUID]:
 
 
 async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
-    """Replaces each parent that is a duplicate by the existing job, because the duplicate is not
+    """Replaces each parent that is a duplicate with the existing job, because the duplicate is not
     stored.
 
     Such a parent is a job of the same call. Raises ValidationFailed if the replacement closes a
@@ -112,7 +112,7 @@ def _block_on_live_parents(draft: JobDraft, finished: dict[UUID, str]) -> bool:
     failed = any(finished.get(parent) in ("dead", "cancelled") for parent in draft.parents)
     draft.depend_on([parent for parent in draft.parents if parent not in finished])
     if draft.parents:
-        # Keeps `run_at`: once the last parent has completed, the job is scheduled for it.
+        # Keeps `run_at`: once the last parent has completed, the job is scheduled for that time.
         draft.change_row(state="blocked", reason=WAITING_REASON, waiting_for=to_array_text(draft.parents))
     return failed and draft.row.on_parent_failure == "cancel"
 

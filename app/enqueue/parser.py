@@ -49,7 +49,7 @@ class JobParser:
         JSON pointer to the job in the request: empty, or `/jobs/3`.
         """
         settings, payload = self._infra.settings, job.payload
-        # A payload that is shorter than every limit cannot exceed one. Most are.
+        # A payload shorter than both limits can exceed neither. Most are, and skip the check.
         faults, unlisted = _find_faults(job, settings, now, pointer), 0
         if payload is not UNSET and (len(payload) >= MAX_VALUES or len(payload) > settings.max_payload_bytes):
             faults.append(user_data_fault(payload, settings.max_payload_bytes, f"{pointer}/payload"))

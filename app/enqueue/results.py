@@ -91,8 +91,8 @@ def _first_result(index: int, text: str | None, item: JobDraft | Problem) -> Enq
     """Returns the result of one job, as the first call returned it.
 
     `text` is None if the first call rejected the job. The repeated call rejects it again, even if
-    it would be accepted now. Its problem is not stored: the repeated call has one of its own, or
-    gets a general one.
+    it would be accepted now. The problem of the first call is not stored. So the result has the
+    problem that the repeated call found, or else a general one.
     """
     if text is None and isinstance(item, Problem):
         return EnqueueResult(None, problem=item)

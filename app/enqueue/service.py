@@ -168,7 +168,8 @@ class EnqueueService:
         async for draft in in_slices(drafts):
             draft.reject(parents.unknown_parent_problem(draft, inaccessible))
 
-    # For schedules: the same checks, and an enqueue in the caller's transaction.
+    # For schedules, and in part for the methods above and below: the same checks, and an enqueue in
+    # the caller's transaction.
 
     def check(self, job: JobCreate, pointer: str) -> None:
         """Raises ValidationFailed if the job of a schedule is invalid."""

@@ -4,8 +4,8 @@
     reject            the call is rejected
     replace           the existing job takes the new body, if it is waiting
 
-The guarantee is strong, not best effort: the rows of the keys stay locked, in their order, until
-the jobs that get the keys are stored.
+The guarantee is strong, not best effort: the rows of the keys are locked in lock order, and stay
+locked until the jobs that get the keys are stored.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -24,7 +24,7 @@ from app.locks import store as locks
 from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache
 
-RECHECK_AFTER = timedelta(days=1)  # when the cleaner checks a key that a live job has
+RECHECK_AFTER = timedelta(days=1)  # after this time the cleaner checks whether the job of a key is still live
 # How long a job has its key: for a window of time (`for_seconds`), or while it waits or runs.
 WINDOW, LIFE = "window", "life"
 
