@@ -1,8 +1,9 @@
 -- Pieces of SQL that statements of several packages contain as {{name}}.
 
 -- fragment: is_held
--- Whether the group of a row of `jobs` needs an admission. :held_groups are the groups: `*` stands
--- for every group, the empty text for jobs without a group, NULL for no group at all.
+-- Whether a row of `jobs` is in a held group, so that it needs an admission. :held_groups lists the
+-- held groups: `*` stands for every group, the empty text for the jobs without a group. If
+-- :held_groups is NULL, no group is held.
 (coalesce(jobs.group_key, '') = ANY(:held_groups::text[])
     OR (jobs.group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
 
@@ -72,8 +73,8 @@ recorded_parents AS (
 
 -- fragment: from_deleted_parents
 -- The rest of an INSERT into finished_parents, after its SELECT list. The parents are the rows of
--- the CTE `deleted` on which other jobs depend. A dead letter that is replayed finishes a second
--- time.
+-- the CTE `deleted` on which other jobs depend. A row can exist already, because a replayed dead
+-- letter finishes a second time.
 FROM deleted
 WHERE has_dependents
 ON CONFLICT (lane, id) DO UPDATE

@@ -1,6 +1,7 @@
 -- API keys. There are few: every process caches all of them and authenticates from its cache.
 -- A transaction that creates or revokes a key also bumps the config version `api_keys`.
--- A revoked key keeps its row: a broker that ever had a key never accepts anonymous callers again.
+-- A revoked key keeps its row, because a broker that finds any row, even a revoked one, accepts no
+-- anonymous callers: a broker that ever had a key never accepts them again.
 
 -- fragment: key_columns
 -- The columns of KeyRow.

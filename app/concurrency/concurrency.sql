@@ -12,7 +12,7 @@
 -- In a strict group (max_running_per_group = 1) a postponed job keeps its admission.
 --
 -- Admissions are made, revoked and counted under the lane lock, so that no two brokers decide at
--- once. Lock order, and why rows are found by `id = ANY` besides a join: see leases.sql.
+-- once. Lock order, and why `id = ANY` is written in addition to a join: see leases.sql.
 
 -- name: count_slots
 -- Counts the leases that use a concurrency slot (max_running).

@@ -1,5 +1,5 @@
--- Dead letters: replay, purge, and retention. Lists and groups are in listing.py. Why rows are
--- found by `id = ANY` besides a join: see leases.sql.
+-- Dead letters: replay, purge, and retention. Lists and groups are in listing.py. Why `id = ANY` is
+-- written in addition to a join: see leases.sql.
 
 -- fragment: removed_job
 -- The columns of RemovedRow.
@@ -28,8 +28,8 @@ counted AS (
 --
 --  * Where :payload is NULL the payload is unchanged. :priority and :max_attempts override those of
 --    every job, unless they are NULL.
---  * has_dependents is NULL and not false without dependents, because NULL takes no space in the
---    row.
+--  * Without dependents, has_dependents is NULL rather than false, because NULL takes no space in
+--    the row.
 WITH deleted AS (
     DELETE FROM dead_letters
     USING unnest(:id::uuid[], :state::text[], :run_at::timestamptz[], :payload::text[])

@@ -2,8 +2,8 @@
 --
 -- A child is `blocked` while `waiting_for` contains a parent. The dependency resolver removes
 -- finished parents from it. Removing a parent twice changes nothing, so an interrupted resolution
--- is run again. The table `finished_parents` has the finished parents whose children are not
--- resolved yet. Lock order: see leases.sql.
+-- can simply run again. The table `finished_parents` has the finished parents whose children are
+-- not resolved yet. Lock order: see leases.sql.
 
 -- fragment: live_parents
 -- The ids of the jobs among :parents that are live.

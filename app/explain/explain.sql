@@ -29,7 +29,7 @@ FROM (
 ) AS ahead;
 
 -- name: ahead_in_queue
--- Counts the jobs that are claimed before the job, among the first :limit of the lane.
+-- Counts the jobs that will be claimed before this job, among the first :limit jobs of the lane.
 SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND id < :id))
 FROM (
     SELECT priority, id

@@ -18,7 +18,7 @@ expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_depend
 lease_token, lease_expires_at, deadline_at
 
 -- fragment: stored_job
--- The columns of JobRow that all three tables have.
+-- The columns of JobRow that jobs, finished_jobs and dead_letters all have.
 lane, id, job_type, payload, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at, worker_id,
 progress, checkpoint, attempts, group_key, tags, metadata, replayed_from, replay_count, unique_key, schedule, depends_on
 
@@ -176,8 +176,8 @@ changed AS (
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> cancelled.
 --
--- A running job does not match: its worker is asked to stop instead. Only a cancellation by the
--- user sets cancel_requested_at, not one because a parent failed (:reason).
+-- A running job does not match: its worker is asked to stop instead. cancel_requested_at is set if
+-- the user cancels the job, but not if it is cancelled because a parent failed (:reason).
 WITH locked AS (SELECT id {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
@@ -204,8 +204,8 @@ FROM deleted;
 -- name: move_unstarted_to_dead_letters
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> dead.
--- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
--- delivery never reached its worker.
+-- The job missed its start deadline (expires_at). A deadline that was met no longer counts: the end
+-- of a run clears expires_at, unless the delivery never reached its worker.
 WITH locked AS (SELECT id, expires_at {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
@@ -315,8 +315,8 @@ WHERE lane >= :first_lane AND lane < :end_lane AND state = ANY(:states::text[]);
 
 -- name: purgeable_jobs
 -- Scans all lanes of a queue in lock order: (:after_lane, :after_id) is where the last batch ended.
--- Jobs from :before_id on were inserted after the purge began: without that bound the purge of a
--- busy queue would never end.
+-- Jobs with the id :before_id or a later one were inserted after the purge began: without that
+-- bound the purge of a busy queue would never end.
 SELECT id
 FROM jobs
 WHERE (lane, id) > (:after_lane, :after_id) AND lane < :end_lane AND id < :before_id AND state = ANY(:states::text[])

@@ -108,7 +108,7 @@ checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadli
 --  * Durations are returned in seconds: the driver takes 1 µs for a timestamp, 0.05 for a number.
 --  * waited_seconds is the time since run_at. It is NULL after a crash, because the job ran in
 --    between. It is too long after a release, a return and a reconcile: these keep run_at, so the
---    earlier run counts as waiting. When a job last became claimable is not stored.
+--    earlier run counts as waiting. The time at which a job last became claimable is not stored.
 WITH picked AS MATERIALIZED (
     SELECT candidate.id, candidate.size, row_number() OVER () AS position
     FROM {{scan_ranges}}

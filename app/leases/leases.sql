@@ -12,9 +12,9 @@
 --   2. lane_locks, by number: caller locks and queue locks (negative), then lane locks
 --   3. jobs of one lane, by id; then jobs of the next lane
 --
--- Arrays are sent sorted by id. Rows are always found by (lane, id = ANY). Joined by id alone, the
--- planner may read the whole lane instead, if its statistics are from a time when the lane was
--- short (requeue of 1000 jobs: 750 ms, this way 27).
+-- Arrays are sent sorted by id. Rows are always found by (lane, id = ANY). If they were joined by
+-- id alone, the planner could read the whole lane instead, because its statistics may be from a
+-- time when the lane was short (requeueing 1000 jobs took 750 ms that way, and takes 27 this way).
 --
 -- Leased rows are found by state = 'running' and not by lease_expires_at IS NOT NULL: no index
 -- answers the former, so the planner stays on the primary key whatever the statistics say.
@@ -51,9 +51,9 @@ count(attempt_record) FILTER (WHERE NOT replaces_record)
 -- running -> running (lease extended).
 --
 -- The token is the fence: a stale holder matches no row, nor does a holder whose lease has expired.
--- Only an explicit length may shorten the lease, because its claim may have requested a longer one
--- than the default. No lease outlasts the deadline of the run; from then on the heartbeat's
--- response has the action cancel.
+-- A heartbeat with lease_seconds may shorten the lease. One without never does, because the claim
+-- may have requested a longer lease than the default. No lease outlasts the deadline of the run;
+-- from then on the heartbeat's response has the action cancel.
 UPDATE jobs
 SET lease_expires_at = least(
         greatest(
@@ -118,10 +118,11 @@ FROM deleted;
 
 -- name: get_leases
 -- row: LeaseRow
--- The input of `retry_decision.decide`. While token and state are unchanged, a lease can change
--- only in lease_expires_at, cancel_requested_at and unreported_since. A state change is caught by
--- `jobs.state = input.previous_state`. PATCH can change a waiting job, but only a late settlement
--- reads one here. Its last attempt record says whether an expiry or a timeout has counted the run.
+-- The input of `retry_decision.decide`. While token and state are unchanged, only lease_expires_at,
+-- cancel_requested_at and unreported_since of a lease can change. A state change is caught by
+-- `jobs.state = input.previous_state`. PATCH can change a waiting job, but this statement reads a
+-- waiting job only for a late settlement. The last attempt record of that job says whether an
+-- expiry or a timeout has counted its run.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries,
     jobs.run_at, jobs.started_at, jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at,
     jobs.unreported_since, jobs.worker_id, jobs.retry,
@@ -254,8 +255,8 @@ FROM deleted;
 -- row: SettledRow
 -- running -> cancelled.
 --
--- A cancellation was requested, and the lease has ended with any outcome but completion. The run
--- leaves a record with any of them, so `attempt_record` is never NULL.
+-- A cancellation was requested, and the lease has ended with any outcome but completion. Every such
+-- end of a run leaves an attempt record, so `attempt_record` is never NULL.
 WITH locked AS (
     SELECT jobs.id, input.settled_as, input.crashes, input.checkpoint, input.attempt_record, input.replaces_record,
         input.previous_state
@@ -311,10 +312,10 @@ FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: wait_for_replication
--- Writes only a message to the write-ahead log. Its commit waits for the standby like any other. A
--- settlement that is found may be committed on the primary alone, because its own wait was
--- cancelled. If it were reported as settled without this wait, a failover would lose an
--- acknowledged settlement.
+-- Writes only a message to the write-ahead log. Its commit waits for the standby like any other.
+-- Runs before the broker reports a settlement that it has found stored: this settlement may be
+-- committed on the primary alone, because its own wait was cancelled. If it were reported without
+-- this wait, a failover would lose an acknowledged settlement.
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
 
 -- name: expired_leases
@@ -326,8 +327,9 @@ ORDER BY lease_expires_at
 LIMIT :limit;
 
 -- name: leases_of_worker
--- To reconcile: the leases that a worker claimed at :claimed_before (RECONCILE_AFTER: 2 s ago) or
--- earlier. Reads the index jobs_leased and fetches only the rows of this worker.
+-- For reconciling: the leases that a worker claimed at or before :claimed_before, which is 2 s
+-- (RECONCILE_AFTER) before its heartbeat was received. Reads the index jobs_leased and fetches only
+-- the rows of this worker.
 SELECT lane, id, lease_token, unreported_since
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;

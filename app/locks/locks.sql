@@ -60,6 +60,7 @@ RETURNING digest, job_id, response, expires_at;
 
 -- name: assign_unique_keys
 -- Sets the jobs that have these keys, and for how long: a window of time, or the life of the job.
+-- The column `response` stores :held_for, `window` or `life`.
 UPDATE deduplication_keys
 SET job_id = input.job_id, response = input.held_for, expires_at = input.expires_at
 FROM unnest(:digest::uuid[], :job_id::uuid[], :held_for::text[], :expires_at::timestamptz[])
@@ -84,7 +85,7 @@ DELETE FROM deduplication_keys
 WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;
 
 -- name: extend_keys
--- Postpones the check of a unique key whose job still waits or runs.
+-- Delays the next check of a unique key whose job still waits or runs.
 UPDATE deduplication_keys
 SET expires_at = :until
 WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;

@@ -32,7 +32,8 @@ DELETE FROM clock_lags
 WHERE ends_at < :before;
 
 -- name: due_times
--- When the first row that each service would find is or was due (NULL: now).
+-- For each service that has work: the time at which its first row is due, in the past or in the
+-- future. NULL means now.
 --
 -- Each part reads one index entry. Leases are read from the end of the last scan (:after), because
 -- there are only dead index entries before it, and up to now, because there may be many that have
@@ -57,9 +58,9 @@ UNION ALL
 SELECT create_finished_partition(:day, :archive);
 
 -- name: misplaced_days
--- The days of the partitions to which jobs in the default partition belong. These jobs finished
+-- The daily partitions that are missing for jobs in the default partition. These jobs finished
 -- while their partition did not exist: under other settings, or when it could not be created.
--- Mostly there are none.
+-- Usually there are none.
 SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day
 FROM finished_jobs_default;
 

@@ -68,7 +68,7 @@ FOR NO KEY UPDATE;
 -- Does nothing if there would be more than :max_queues queues.
 -- Returns each queue and whether it was undeleted.
 -- A queue that another process has created in the meantime is not returned.
--- An id that another process has used in the meantime is a unique violation.
+-- An id that another process has used in the meantime causes a unique violation.
 INSERT INTO queues (id, name)
 SELECT new.id, new.name
 FROM unnest(:ids::int[], :names::text[]) AS new (id, name)

@@ -113,7 +113,8 @@ ORDER BY kind, bucket;
 -- name: oldest_ready
 -- The smallest run_at among the first jobs of the first hundred priorities. A loose index scan of
 -- jobs_ready finds these jobs with a few probes, however long the queue is. The first job of a
--- priority has waited longest, unless it was created early and became due late.
+-- priority was created first. It has also waited longest, unless it was created early and became
+-- due late.
 WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.priority, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)

@@ -1,5 +1,5 @@
--- Workers and poll history. Written by a maintenance service, at most once a second for all workers
--- that were seen since; never on the path of a claim.
+-- Workers and poll history. A maintenance service writes them, at most once a second, for all
+-- workers that were seen since its last write. A claim never writes them.
 
 -- name: record_workers
 -- Adds workers only if the table then has at most :max_rows rows. Known workers are updated in any
@@ -27,7 +27,7 @@ RETURNING id;
 
 -- name: list_workers
 -- row: WorkerRow
--- Counts held leases over the index of leases, not over the backlog.
+-- Counts held leases by reading the index of leases, not the backlog.
 SELECT workers.id, workers.directive, workers.last_seen_at, coalesce(held.leases, 0) AS leases
 FROM workers
 LEFT JOIN (
