@@ -38,7 +38,7 @@ jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_depend
 -- fragment: ready_and_scheduled_counts
 -- The values of the columns ready and scheduled of a row of stat_deltas. A pending job counts as
 -- ready.
-count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled')
+count(*) FILTER (WHERE state IN {{shown_as_ready}}), count(*) FILTER (WHERE state = 'scheduled')
 
 -- fragment: copied_columns
 -- The columns that are copied unchanged from `jobs` to finished_jobs and to dead_letters.
