@@ -217,6 +217,9 @@ dead_letters = sa.Table(
     sa.Index("dead_letters_dead_at", "dead_at"),
 )
 
+# `fingerprint` is the digest of a request body; in `dead_letters` it is the text of an error.
+# `response` is what a call with an idempotency key returned, the receipt of a claim, or for how
+# long a job has a unique key: `window` or `life`.
 deduplication_keys = sa.Table(
     "deduplication_keys",
     metadata,
