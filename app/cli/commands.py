@@ -154,7 +154,7 @@ def openapi() -> None:
 
 @cli.command()
 def sql(name: Annotated[str, typer.Argument(help="The name of a statement, for example `claim`.")]) -> None:
-    """Print a statement with its fragments, for psql: `\\set lane 256` sets a parameter."""
+    """Print a statement with its fragments expanded, for psql: `\\set lane 256` sets a parameter."""
     from app.db.queries import find_query
 
     query = find_query(name)

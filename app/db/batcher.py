@@ -35,8 +35,8 @@ class _Call(Generic[T, R]):
 
 
 class Batcher(Generic[K, T, R]):
-    """Collects concurrent calls and runs them as one statement. Only calls with the same key, which
-    is a lane, share a statement.
+    """Collects concurrent calls and runs them as one statement. Only calls with the same key share
+    a statement; the key is a lane.
 
     - A subclass implements `run_batch`, which runs the statement.
     - Each key has one running statement at a time. With two at a time the statements were smaller,

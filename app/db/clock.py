@@ -25,7 +25,7 @@ def datetime_from_epoch(seconds: float) -> datetime:
 class DatabaseClock:
     """Estimates the database's time from samples.
 
-    Has two further clocks, which follow a jump ahead of the database's clock only after a day.
+    Has two further clocks. When the database's clock jumps ahead, they follow only after a day.
     Retention uses `retention`; the ends of unique keys are computed with `unique_windows`.
     """
 

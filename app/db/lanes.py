@@ -152,7 +152,7 @@ class JobIdGenerator:
 
 
 def _rng() -> Iterator[int]:
-    """Yields numbers of 64 random bits. Fetches 512 at a time, because each system call takes a few
+    """Yields random 64-bit numbers. Fetches 512 at a time, because each system call takes a few
     microseconds."""
     while True:
         yield from unpack(">512Q", secrets.token_bytes(8 * 512))

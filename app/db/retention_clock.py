@@ -1,4 +1,4 @@
-"""The clock of retention: it follows a jump ahead of the database's clock only after a day.
+"""The clock of retention: when the database's clock jumps ahead, it follows only after a day.
 
 A deletion cannot be undone, so no row may be deleted as too old because the clock is 91 days ahead
 for a minute. After a jump this clock is the monotonic clock plus the smallest offset of any sample

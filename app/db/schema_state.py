@@ -1,5 +1,5 @@
-"""Explains why this release cannot use a schema: its revision, the revision needed, and the command
-to run."""
+"""Explains why this release cannot use a schema: names its revision, the revision that is needed
+and the command to run."""
 
 import asyncpg
 
@@ -26,8 +26,8 @@ def schema_problem(revision: str | None) -> str | None:
 
 
 async def explain(connection: Connection, error: asyncpg.PostgresError) -> str | None:
-    """Explains, in a text for the caller, why a statement failed with an error of MISMATCHES:
-    a missing table, column, function or privilege. Returns None if the schema is not the cause."""
+    """Explains to the caller why a statement failed with one of the errors in MISMATCHES: a missing
+    table, column, function or privilege. Returns None if the schema is not the cause."""
     message = error.args[0] if error.args else type(error).__name__
     try:
         role, revision = await connection.fetchval("SELECT current_user"), await _revision(connection)

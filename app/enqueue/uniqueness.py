@@ -24,7 +24,8 @@ from app.locks import store as locks
 from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache
 
-RECHECK_AFTER = timedelta(days=1)  # after this time the cleaner checks whether the job of a key is still live
+# After this time the cleaner checks whether the job of a key is still live.
+RECHECK_AFTER = timedelta(days=1)
 # How long a job has its key: for a window of time (`for_seconds`), or while it waits or runs.
 WINDOW, LIFE = "window", "life"
 

@@ -179,7 +179,7 @@ def format_pointer(pointer: str) -> str:
 
 
 def _place_of(pointer: str) -> str:
-    """Returns what comes before the name of a member: `jobs[3].` for the object at `/jobs/3`."""
+    """Returns the prefix of the names of an object's members: `jobs[3].` for `/jobs/3`."""
     return f"{format_pointer(pointer)}." if pointer else ""
 
 
@@ -188,8 +188,8 @@ def _missing_field_detail(pointer: str) -> str:
 
 
 def unknown_field_detail(name: str, known: Iterable[str], place: str = "") -> str:
-    """Formats the error for an unknown field, with the most similar known name. `place` is what comes
-    before the name."""
+    """Formats the error for an unknown field, and suggests the most similar known name, if there is
+    one. `place` is the prefix of the name: `jobs[3].` for a field of the fourth job."""
     similar = _similar_name(name, known)
     return f"unknown field {place}{name[:MAX_SHOWN]}" + (f"; did you mean {similar}?" if similar else "")
 

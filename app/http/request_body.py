@@ -154,7 +154,8 @@ def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLar
 
 
 class BodyDecoder(Generic[T]):
-    """Decodes bodies of one model: a valid body by msgspec, any other with `body_errors`."""
+    """Decodes bodies into one model: with msgspec alone if it accepts the body, otherwise with
+    `body_errors`, which finds every error."""
 
     def __init__(self, kind: type[T], *, null_hint: str = "") -> None:
         """`null_hint` is added to the error for a null."""

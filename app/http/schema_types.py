@@ -123,7 +123,7 @@ def unset_if_none(value: Any) -> Any:
 
 
 def raw_or_unset(text: str | None) -> Raw | UnsetType:
-    """Converts JSON text from the database to a member of a response, as it is. A NULL becomes an
+    """Returns JSON text from the database, unchanged, as a member of a response. A NULL becomes an
     absent member."""
     return UNSET if text is None else Raw(text.encode())
 

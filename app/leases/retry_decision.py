@@ -42,7 +42,7 @@ _attempt = msgspec.json.Decoder(Attempt)
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnd:
-    """A request to end one lease."""
+    """A request to end one lease other than by completion."""
 
     job_id: UUID
     token: UUID

@@ -68,8 +68,8 @@ class DueCheck(PeriodicService):
         self._set_alarms(due, now)
 
     def _set_alarms(self, due: Mapping[str, datetime | None], now: datetime) -> None:
-        """Sets the alarms of the job scheduler and the periodic enqueuer for their next work, if it
-        is in the future."""
+        """Sets the alarms of the job scheduler and the periodic enqueuer to their next job and next
+        run, if these are in the future."""
         next_job, next_run = due.get("job scheduler"), due.get("periodic enqueuer")
         if next_job is not None and next_job > now:
             self._job_scheduler.set_alarm(next_job)

@@ -131,7 +131,7 @@ class PollerRegistry:
         return list(self._pollers)
 
     def drain(self) -> None:
-        """Wakes all pollers, so that their requests end. The broker refuses claims from now on."""
+        """Wakes all pollers, so that their requests end. The broker refuses all later claims."""
         self.draining = True
         for poller in self.pollers():
             poller.wake()
