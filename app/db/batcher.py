@@ -19,7 +19,9 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_CALLS = 128  # calls in one statement: as many as a process serves at once
+# Calls in one statement: as many as a process serves at once, and not more, because the statement
+# keeps their payloads in memory.
+MAX_CALLS = 128
 # Rows in one statement. With 1000, all callers arrive and leave together, and the database and the
 # broker wait for each other in turns.
 MAX_WEIGHT = 400

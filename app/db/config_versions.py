@@ -4,7 +4,7 @@ A change of the configuration increments its number. While callers use the confi
 process reads the numbers several times a second, and reloads what has changed since it last read
 them. After a change, a NOTIFY makes it read them at once.
 
-    policies   queues, job types and schedules, as operators configure them
+    policies   queues and job types, as operators configure them
     cooldowns  groups that are cooling down; they change more often and are quick to read
     api_keys   the keys that may call the API
 
@@ -82,9 +82,9 @@ class ConfigVersions(PeriodicService):
         self._used_at = time.monotonic()
 
     async def ensure_fresh(self) -> None:
-        """Guarantees that the configuration is at most 250 ms old. If it is older, runs a check;
-        concurrent callers share one. A caller that joined a slow check may need a second one,
-        because the age of the configuration counts from the beginning of a check."""
+        """Returns when the configuration is at most 250 ms old, or was read after this call began.
+        If it is older, runs a check; concurrent callers share one. A caller that joined a slow
+        check runs a second one, because the age counts from the beginning of a check."""
         self.record_use()
         for _ in range(2):
             if self.is_fresh:

@@ -142,7 +142,7 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
 def _was_not_stored(error: BaseException) -> bool:
     """Whether the error proves that the INSERT stored nothing.
 
-    pool.py turns availability errors into DatabaseUnavailable, whose `outcome` says whether the
+    `Checkout` turns availability errors into DatabaseUnavailable, whose `outcome` says whether the
     INSERT may have stored the rows. Any other Postgres error is about the rows: none was stored.
     """
     return isinstance(error, asyncpg.PostgresError) or (

@@ -82,8 +82,8 @@ class PollerRegistry:
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
         """Wakes one poller for each job. `job_types` has the type of each job, or None if unknown.
 
-        For an unknown type, wakes one poller of each set of accepted types, because a single poller
-        might not accept the job.
+        For jobs of unknown type, wakes that many pollers of each set of accepted types, because a
+        single poller might not accept the job.
         """
         if queue not in self._pollers:
             return

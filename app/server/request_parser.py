@@ -62,7 +62,8 @@ class RequestParser:
         `Connection: close`."""
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._bytes_read = 0  # of this part; may include the end of the previous one
+        # Since the previous part ended, without the rest of the chunk in which it ended.
+        self._bytes_read = 0
 
     def close(self) -> None:
         """Drops httptools' parser. Parser and this object refer to each other, so otherwise only
