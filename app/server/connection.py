@@ -33,8 +33,8 @@ With pipelining a connection reads one request while it responds to another. The
 request that is being read applies. Responses are sent in the order of the requests. If a request is
 rejected, its error response is sent after the responses to earlier requests.
 
-A client that closes its sending side has disconnected (docs/reliability/faults.md#a19). The broker
-may still do what the client requested, but sends no response, and releases its parked poll.
+A client that closes its sending side counts as disconnected (docs/reliability/faults.md#a19). The
+broker may still execute its request, but sends no response, and ends its parked poll.
 """
 
 import asyncio
@@ -79,8 +79,8 @@ class HardenedConnection(asyncio.Protocol):
         self._app_state = app_state
         self._parser = RequestParser(self, limits)
         self._timeout: Timeouts | None = None  # this connection is in it; None while responding
-        self._incoming: Exchange | None = None  # the request that has started before its body
-        self._active: Exchange | None = None  # the request whose handler is running: the active one
+        self._incoming: Exchange | None = None  # the request that has started and whose body arrives
+        self._active: Exchange | None = None  # the request whose handler is running
         self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active one
         self._discards_input = self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent when all earlier requests are answered
@@ -122,7 +122,7 @@ class HardenedConnection(asyncio.Protocol):
         newest = self._incoming or (self._pipeline[-1][1] if self._pipeline else self._active)
         if self._parser.has_small_request:
             self._parser.close_after_response()
-        elif newest is None or self._timeout is self._limits.lingering_timeouts:
+        elif newest is None or self._is_lingering:
             self.transport.close()
         else:
             newest.close_after_response()
@@ -152,8 +152,8 @@ class HardenedConnection(asyncio.Protocol):
     def _start_or_queue(self, scope: Scope, exchange: Exchange) -> Problem | None:
         """Starts the request, or queues it while the handler of another one is running.
 
-        The connection notices a disconnect only while it reads. So it goes on reading while the
-        request is queued, up to SMALL_BODY bytes of queued bodies.
+        A connection that does not read cannot notice a disconnect. So it keeps reading while
+        requests are queued, until their bodies have more than SMALL_BODY bytes.
         """
         scope["state"] = {**self._app_state, "exchange": exchange}
         if self._active is None:
@@ -182,7 +182,7 @@ class HardenedConnection(asyncio.Protocol):
         if not exchange.is_answered and not exchange.client.disconnected.done():
             log.error("request not answered", exc_info=None if task.cancelled() else task.exception())
             self._send_error(Problem("the error was logged"))  # a bug: handlers answer every error
-        if self.transport.is_closing() or self._timeout is self._limits.lingering_timeouts:
+        if self.transport.is_closing() or self._is_lingering:
             return
         if not exchange.keep_alive:
             self.transport.close() if exchange.is_complete else self._lingering_close()
@@ -232,7 +232,11 @@ class HardenedConnection(asyncio.Protocol):
             self.transport.write_eof()
         self._set_timeout(self._limits.lingering_timeouts)
 
-    # Reading and writing, as a request uses it
+    @property
+    def _is_lingering(self) -> bool:
+        return self._timeout is self._limits.lingering_timeouts
+
+    # Reading and writing, for `Exchange`
 
     def pause_reading(self) -> None:
         if not self.is_read_paused:

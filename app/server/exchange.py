@@ -28,7 +28,7 @@ class Client:
     """
 
     def __init__(self, connection: "HardenedConnection | None" = None) -> None:
-        """`connection` is None for a caller in this process, which never disconnects."""
+        """`connection` is None only in tests and benchmarks, which have no socket."""
         self._connection = connection
         self.disconnected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -56,10 +56,9 @@ class Client:
 class Exchange:
     """One request and its response.
 
-    A small request starts when its body is complete. Any other starts before its body, which is
-    large or chunked, or which the client sends only after `100 Continue`. Until the handler calls
-    `receive`, the caller may not be authenticated, so the connection reads at most `SMALL_BODY`
-    bytes ahead.
+    A small request starts when its body is complete. Any other request starts before its body: it
+    is large or chunked, or the client waits for `100 Continue`. The handler authenticates the caller
+    and then calls `receive`. Until then the connection reads at most `SMALL_BODY` bytes ahead.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Exchange:
         self.client = Client(connection)
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
-        self.is_complete = body is not None  # the request
+        self.is_complete = body is not None  # whether the whole request has arrived
         self.is_answered = False
         self._declared_bytes = declared_bytes
         self._max_bytes = SMALL_BODY
@@ -108,7 +107,8 @@ class Exchange:
             if not self.is_complete:
                 await self._wait()
             elif self.received_bytes > SMALL_BODY:
-                self._connection.resume_reading()  # `add` has paused it, and no more of this body follows
+                # `add` has paused reading. The body is complete, so reading adds nothing to it.
+                self._connection.resume_reading()
         if self.received_bytes > max_bytes:
             return None
         if not self.is_complete:

@@ -94,8 +94,11 @@ Timeouts: TypeAlias = TimeoutQueue["HardenedConnection"]
 
 
 class ConnectionLimits:
-    """The limits and timeout queues of one process. Counts the bytes of request bodies that are in
-    memory ("buffered"). `unread` counts the bytes of responses that clients have not read."""
+    """The limits and timeout queues of one process.
+
+    `count_buffered` counts the bytes of request bodies in memory. `unread` counts the bytes of
+    responses that clients have not read.
+    """
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
         """`max_connections` connections are served, and a tenth more may be in a lingering close.

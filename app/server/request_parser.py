@@ -1,8 +1,8 @@
 """Parses the requests of one connection.
 
-A request that a proxy and the broker could read in different ways is rejected
-(docs/reliability/rules.md#r16). httptools rejects most such requests. This module rejects the
-others, and requests over a limit.
+Rejects requests that a proxy and the broker could read in different ways (request smuggling,
+docs/reliability/rules.md#r16). httptools rejects most of them. This module rejects the others, and
+requests over a limit.
 """
 
 import re
@@ -54,7 +54,7 @@ class RequestParser:
         self._small_request: Scope | None = None  # the small request whose body is being read
         self._small_body: list[bytes] = []
         self._counted_bytes = 0  # bytes of the small body that count as buffered
-        self._keep_alive = False  # after the small request
+        self._keep_alive = False  # whether the connection stays open after the small request
         self._restart()
 
     def _restart(self) -> None:

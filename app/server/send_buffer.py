@@ -5,8 +5,8 @@ The states of a `SendBuffer`:
 
     writable -> stalled    a write leaves more than UNCOUNTED_BYTES in the buffer of the transport
     stalled  -> writable   the client has read nearly all of them
-    stalled  -> reset      the send timeout is over and the client has read too little, or this
-                           connection is the one that stalled first while `UnreadBytes` is full
+    stalled  -> reset      the send timeout is over and the client has read too little; or all
+                           connections together hold too many bytes, and this one stalled first
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class SendBuffer:
         self._limits = limits
         self._loop = loop
         self._unsent_at_timeout_start = 0  # bytes
-        self._held_bytes = 0  # by the handler that waits
+        self._held_bytes = 0  # bytes of the response that the waiting handler keeps in memory
         transport.set_write_buffer_limits(high=UNCOUNTED_BYTES)
 
     @property
