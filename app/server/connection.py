@@ -49,7 +49,7 @@ from uvicorn.server import ServerState
 
 from app.errors import BadRequest, Overloaded, Problem, RequestTimeout
 from app.log import log
-from app.server.exchange import Exchange, Router
+from app.server.exchange import Exchange, RequestDispatcher
 from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, Timeouts, render_head
 from app.server.request_parser import RequestParser
 from app.server.send_buffer import SendBuffer
@@ -64,7 +64,7 @@ class HardenedConnection(asyncio.Protocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        router: Router,
+        dispatcher: RequestDispatcher,
         *,
         config: uvicorn.Config,
         server_state: ServerState,
@@ -72,7 +72,7 @@ class HardenedConnection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._limits = limits
-        self._router = router
+        self._dispatcher = dispatcher
         self._loop = _loop or asyncio.get_running_loop()
         self._state = server_state
         self._connections = cast(set[object], server_state.connections)
@@ -171,7 +171,7 @@ class HardenedConnection(asyncio.Protocol):
     def _start(self, scope: Scope, exchange: Exchange) -> None:
         """Starts the handler in an empty context, so that it inherits nothing of other requests."""
         self._active = exchange
-        task = self._loop.create_task(self._router.handle(scope, exchange), context=Context())
+        task = self._loop.create_task(self._dispatcher.handle(scope, exchange), context=Context())
         self._state.tasks.add(task)
         task.add_done_callback(partial(self._on_handled, exchange))
 

@@ -195,7 +195,7 @@ class Exchange:
             self._waiter.set_result(None)
 
 
-class Router(Protocol):
+class RequestDispatcher(Protocol):
     def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Returns a coroutine that handles the request and sends the response."""
         ...

@@ -33,7 +33,7 @@ MAX_PIPELINED = 100
 MAX_TINY_CHUNKS = 4096
 # The first 4 KiB of an incomplete small body do not count as buffered, because its caller is not
 # authenticated yet. In 20,000 connections that is 80 MB.
-UNCOUNTED_BYTES = 4 * KIB
+UNCOUNTED_BODY_BYTES = 4 * KIB
 TICK_SECONDS = 0.1
 
 

@@ -3,7 +3,8 @@ bytes of memory all connections of a process may hold.
 
 The states of a `SendBuffer`:
 
-    writable -> stalled    a write leaves more than UNCOUNTED_BYTES in the buffer of the transport
+    writable -> stalled    a write leaves more than UNCOUNTED_RESPONSE_BYTES in the buffer of the
+                           transport
     stalled  -> writable   the client has read nearly all of them
     stalled  -> reset      the send timeout is over and the client has read too little; or all
                            connections together hold too many bytes, and this one stalled first
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from app.server.limits import ConnectionLimits
 
 # Up to 4 KiB in the buffer of a connection do not count. In 20,000 connections that is 80 MB.
-UNCOUNTED_BYTES = 4 * 1024
+UNCOUNTED_RESPONSE_BYTES = 4 * 1024
 
 
 class UnreadBytes:
@@ -65,7 +66,7 @@ class SendBuffer:
         self._loop = loop
         self._unsent_at_timeout_start = 0  # bytes
         self._held_bytes = 0  # bytes of the response that the waiting handler keeps in memory
-        transport.set_write_buffer_limits(high=UNCOUNTED_BYTES)
+        transport.set_write_buffer_limits(high=UNCOUNTED_RESPONSE_BYTES)
 
     @property
     def is_stalled(self) -> bool:

@@ -28,7 +28,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.server.connection import HardenedConnection
-from app.server.exchange import Router
+from app.server.exchange import RequestDispatcher
 from app.server.lifecycle_log import LifecycleLog
 from app.server.limits import ConnectionLimits
 from app.server.listener import base_url, listen
@@ -85,13 +85,13 @@ class Server(uvicorn.Server):
         self._app.state.broker.drain()
 
 
-def connection_class(limits: ConnectionLimits, router: Router) -> type[HardenedConnection]:
+def connection_class(limits: ConnectionLimits, dispatcher: RequestDispatcher) -> type[HardenedConnection]:
     """Returns a subclass of HardenedConnection for uvicorn, which creates connections from a class.
-    They all use these limits and this router."""
+    They all use these limits and this dispatcher."""
 
     class ServerConnection(HardenedConnection):
         def __init__(self, **arguments: Any) -> None:
-            super().__init__(limits, router, **arguments)
+            super().__init__(limits, dispatcher, **arguments)
 
     return ServerConnection
 

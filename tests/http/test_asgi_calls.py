@@ -22,7 +22,7 @@ from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, RawResponse, chunk, chunked, post
 
 
-class AppRouter:
+class AppDispatcher:
     """Gives every request to one app."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -35,7 +35,7 @@ class AppRouter:
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[Connect]:
     """Serves the app with our connections, on a real socket in a thread."""
-    http = connection_class(ConnectionLimits(TEST_SETTINGS, Metrics(), 100), AppRouter(app))
+    http = connection_class(ConnectionLimits(TEST_SETTINGS, Metrics(), 100), AppDispatcher(app))
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
