@@ -25,7 +25,7 @@ Transitions:
     keep-alive   -> reading head   first byte of the next request
     keep-alive   -> closed         keep-alive timeout, or the broker drains
     lingering    -> closed         the client closes; lingering timeout; or the broker drains
-    any          -> closed         the client closes; or it does not read: app/server/send_buffer.py
+    any          -> closed         the client closes; or it does not read: app/server/limits.py
 
 A small request declares a body of at most 64 KiB, or none, and does not expect `100 Continue`.
 
@@ -50,9 +50,8 @@ from uvicorn.server import ServerState
 from app.errors import BadRequest, Overloaded, Problem, RequestTimeout
 from app.log import log
 from app.server.exchange import Exchange, RequestDispatcher
-from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, Timeouts, render_head
+from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, SendBuffer, Timeouts, render_head
 from app.server.request_parser import RequestParser
-from app.server.send_buffer import SendBuffer
 
 
 class HardenedConnection(asyncio.Protocol):
