@@ -22,7 +22,8 @@ from app.settings import is_loopback
 
 RELOAD_INTERVAL_SECONDS = 0.05
 RELOAD_TIMEOUT_SECONDS = 1.0  # if the database does not answer
-# Compared if the id is unknown: rejecting it takes as long as rejecting a wrong secret.
+# Compared if the id is unknown, because rejecting an unknown id must take as long as rejecting a
+# wrong secret.
 _NO_MAC = bytes(32)
 
 

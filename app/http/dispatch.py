@@ -55,8 +55,8 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 class Resolver(Depends):
     """Gets one parameter of a route's function from the request.
 
-    Fast routes call `resolve`. The framework awaits `dependency`, which calls `resolve`: it is a
-    coroutine function, because the framework runs plain functions in a thread.
+    Fast routes call `resolve`. The framework awaits `dependency`, which calls `resolve`.
+    `dependency` is a coroutine function because the framework runs plain functions in a thread.
     """
 
     resolve: Resolve = field(kw_only=True)
@@ -101,7 +101,7 @@ class FastRoute(APIRoute):
         self._before_body = [parameter.resolve for parameter in resolvers[:position] if isinstance(parameter, Resolver)]
         self._after_body = [parameter.resolve for parameter in resolvers[position:] if isinstance(parameter, Resolver)]
         super().__init__(path, endpoint, **options)
-        # `operation` has added require_scopes and reject_unknown_parameters.
+        # `operation` has added two checks, in this order: require_scopes, reject_unknown_parameters.
         checks = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
         self._check_access, self._check_query = checks
 

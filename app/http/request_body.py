@@ -97,6 +97,7 @@ def _body(
     split_decoder: SplitBodyDecoder[T] | None = None,
 ) -> Any:
     def max_values(settings: Settings) -> int:
+        # Otherwise 2, because a body may have members beside a payload of MAX_VALUES values.
         return strict_json.MAX_VALUES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
 
     def decode_checked(data: bytes, settings: Settings) -> T:

@@ -1,4 +1,4 @@
-"""Strict JSON: rejects JSON that Postgres, a worker or a browser could read differently.
+"""Strict JSON: rejects JSON that Postgres, a worker or a browser could read in different ways.
 
 The checks return no value, because a payload is stored as the text that was sent.
 """
