@@ -94,7 +94,7 @@ async def enqueue_job(
 )
 async def enqueue_jobs(
     request: Request,
-    batch: Annotated[RawBatch, body(RawBatch, limit="max_batch_bytes")],
+    batch: Annotated[RawBatch, body(RawBatch, limit_name="max_batch_bytes")],
     enqueuer: Annotated[EnqueueService, service("enqueuer")],
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,

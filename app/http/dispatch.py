@@ -41,7 +41,7 @@ from app.server.asgi import call_asgi
 from app.server.exchange import Exchange
 
 F = TypeVar("F", bound=Callable[..., Any])
-Resolve = Callable[[Request], Any]
+ResolveFunction = Callable[[Request], Any]
 
 _JOBS_PREFIX, _JOB_PREFIX = "/jobs/", "/jobs/{job_id}/"
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # a browser must not guess that user data is HTML
@@ -59,10 +59,10 @@ class Resolver(Depends):
     `dependency` is a coroutine function because the framework runs plain functions in a thread.
     """
 
-    resolve: Resolve = field(kw_only=True)
+    resolve: ResolveFunction = field(kw_only=True)
 
 
-def resolver(resolve: Resolve) -> Resolver:
+def make_resolver(resolve: ResolveFunction) -> Resolver:
     async def dependency(request: Request) -> Any:
         return resolve(request)
 
@@ -72,7 +72,7 @@ def resolver(resolve: Resolve) -> Resolver:
 def service(name: str) -> Any:
     """Declares a parameter of a route's function: the service with this name in
     `app.broker.Broker`."""
-    return resolver(lambda request: getattr(request.app.state.broker, name))
+    return make_resolver(lambda request: getattr(request.app.state.broker, name))
 
 
 def _get_access(request: Request) -> Access:
@@ -80,7 +80,7 @@ def _get_access(request: Request) -> Access:
     return access
 
 
-AccessDep = Annotated[Access, resolver(_get_access)]  # `require_scopes` has stored it
+AccessDep = Annotated[Access, make_resolver(_get_access)]  # `require_scopes` has stored it
 
 
 # Routes
@@ -255,17 +255,17 @@ def _resolver_for(parameter: inspect.Parameter, path: str) -> Resolver | BodyRea
     name, kind = parameter.name, parameter.annotation
     assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, f"fast routes pass parameters by position: {name}"
     if kind is Request:
-        return resolver(lambda request: request)
+        return make_resolver(lambda request: request)
     for annotation in get_args(kind)[1:]:
         if isinstance(annotation, Resolver | BodyReader):
             return annotation
         if isinstance(annotation, params.Header):
-            return resolver(_from_header(name.replace("_", "-"), TypeAdapter(kind)))
+            return make_resolver(_from_header(name.replace("_", "-"), TypeAdapter(kind)))
     assert f"{{{name}}}" in path, f"parameter of a fast route not supported: {name}"
-    return resolver(_from_path(name, TypeAdapter(kind)))
+    return make_resolver(_from_path(name, TypeAdapter(kind)))
 
 
-def _from_header(name: str, kind: TypeAdapter[Any]) -> Resolve:
+def _from_header(name: str, kind: TypeAdapter[Any]) -> ResolveFunction:
     key = name.encode()
 
     def resolve(request: Request) -> object:
@@ -275,7 +275,7 @@ def _from_header(name: str, kind: TypeAdapter[Any]) -> Resolve:
     return resolve
 
 
-def _from_path(name: str, kind: TypeAdapter[Any]) -> Resolve:
+def _from_path(name: str, kind: TypeAdapter[Any]) -> ResolveFunction:
     return lambda request: _validate(kind, request.scope["path_params"][name], "path", name)
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from app.errors import Problem
-from app.http.dispatch import resolver
+from app.http.dispatch import make_resolver
 from app.http.operation import KEY_PROBLEMS, PUBLIC, READ, operation, problems, require_key
 from app.http.request_body import json_response
 from app.http.schema_types import Int32, ResponseModel
@@ -100,7 +100,7 @@ def _health(request: Request) -> Health:
     return health
 
 
-HealthDep = Annotated[Health, resolver(_health)]
+HealthDep = Annotated[Health, make_resolver(_health)]
 
 
 @router.get("/livez", **operation(Alive, scopes=PUBLIC))

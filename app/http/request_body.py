@@ -33,7 +33,7 @@ Path = tuple[str, ...]
 # Larger bodies are checked chunk by chunk or in a thread. Checking 3 MB of small values took more
 # than a second, during which no other request was served. Checking 64 kB takes at most 4 ms.
 LARGE_BODY_BYTES = 64 * 1024
-Limit = Literal["max_body_bytes", "max_batch_bytes"]
+LimitName = Literal["max_body_bytes", "max_batch_bytes"]
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -53,15 +53,17 @@ class BodyReader(Depends):
     """
 
 
-def body(kind: type[T], *, limit: Limit = "max_body_bytes", allow_nul: bool = False, null_hint: str = "") -> Any:
+def body(
+    kind: type[T], *, limit_name: LimitName = "max_body_bytes", allow_nul: bool = False, null_hint: str = ""
+) -> Any:
     """Declares a parameter of a route's function: the body, decoded as `kind`. An empty body is
     decoded like `{}` if no field is required.
 
     `allow_nul`: the body may contain `\\u0000`, and the caller checks the parts that may not.
     """
     decode = BodyDecoder(kind, null_hint=null_hint).decode
-    split_decoder = SplitBodyDecoder(kind) if limit == "max_batch_bytes" else None
-    return _body(decode, _default_of(kind), limit, allow_nul=allow_nul, split_decoder=split_decoder)
+    split_decoder = SplitBodyDecoder(kind) if limit_name == "max_batch_bytes" else None
+    return _body(decode, _default_of(kind), limit_name, allow_nul=allow_nul, split_decoder=split_decoder)
 
 
 def edited_body(
@@ -91,14 +93,14 @@ def edited_body(
 def _body(
     decode: Callable[[bytes], T],
     default: T | None,
-    limit: Limit,
+    limit_name: LimitName,
     *,
     allow_nul: bool,
     split_decoder: SplitBodyDecoder[T] | None = None,
 ) -> Any:
     def max_values(settings: Settings) -> int:
         # Otherwise 2, because a body may have members beside a payload of MAX_VALUES values.
-        return strict_json.MAX_VALUES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
+        return strict_json.MAX_VALUES * (settings.max_batch_jobs if limit_name == "max_batch_bytes" else 2)
 
     def decode_checked(data: bytes, settings: Settings) -> T:
         strict_json.check(data, max_values=max_values(settings), allow_nul=allow_nul)
@@ -117,9 +119,9 @@ def _body(
         if b"content-encoding" in request.scope["headers_by_name"]:
             _reject_encodings(request.scope["headers"])
         exchange: Exchange = request.scope["state"]["exchange"]
-        pieces = await exchange.receive(getattr(settings, limit))
+        pieces = await exchange.receive(getattr(settings, limit_name))
         if pieces is None:
-            raise _too_large(limit, settings)
+            raise _too_large(limit_name, settings)
         if exchange.received_bytes > LARGE_BODY_BYTES:
             return await decode_large(pieces, exchange.received_bytes, settings)
         if pieces:
@@ -145,9 +147,9 @@ def _default_of(kind: type[T]) -> T | None:
         return None
 
 
-def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLarge:
-    limit: int = getattr(settings, name)
-    kind = BatchTooLarge if name == "max_batch_bytes" else PayloadTooLarge
+def _too_large(limit_name: LimitName, settings: Settings) -> PayloadTooLarge | BatchTooLarge:
+    limit: int = getattr(settings, limit_name)
+    kind = BatchTooLarge if limit_name == "max_batch_bytes" else PayloadTooLarge
     return kind(f"the body has more than {limit} bytes", limit)
 
 

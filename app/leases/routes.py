@@ -43,7 +43,7 @@ SettlementServiceDep = Annotated[SettlementService, service("settlements")]
 @fast_route(router, "/claim", **operation(ClaimAnswer, BatchTooLarge, *_INVALID_BODY, body=ClaimJobs, scopes=WORK))
 async def claim_jobs(
     request: Request,
-    claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", allow_nul=True)],
+    claim: Annotated[ClaimJobs, body(ClaimJobs, limit_name="max_batch_bytes", allow_nul=True)],
     long_poll: Annotated[LongPoll, service("long_poll")],
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
@@ -67,7 +67,7 @@ async def claim_jobs(
     router, "/heartbeat", **operation(HeartbeatAnswer, BatchTooLarge, *_INVALID_BODY, body=Heartbeat, scopes=WORK)
 )
 async def heartbeat_leases(
-    heartbeat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")],
+    heartbeat: Annotated[Heartbeat, body(Heartbeat, limit_name="max_batch_bytes")],
     heartbeats: Annotated[HeartbeatService, service("heartbeats")],
     access: AccessDep,
 ) -> Response:
@@ -81,7 +81,7 @@ async def heartbeat_leases(
 
 @fast_route(router, "/settle", **operation(SettleAnswer, BatchTooLarge, *_INVALID_BODY, body=SettleJobs, scopes=WORK))
 async def settle_jobs(
-    settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", allow_nul=True)],
+    settle: Annotated[SettleJobs, body(SettleJobs, limit_name="max_batch_bytes", allow_nul=True)],
     settlements: SettlementServiceDep,
     access: AccessDep,
 ) -> Response:
