@@ -12,7 +12,7 @@ from fastapi import Depends
 from app import errors
 from app.http.authentication import require_scopes
 from app.http.authorization import KeyScope
-from app.http.headers import reject_unknown_parameters
+from app.http.parameter_errors import reject_unknown_parameters
 from app.http.problems import Problem
 
 # The models of all operations, by name. FastAPI does not know msgspec: a route refers to a model by

@@ -1,11 +1,15 @@
-"""Converts pydantic's errors about path, query and header parameters to faults. They are worded
-like the errors in bodies."""
+"""Rejects unknown and repeated query parameters, and converts pydantic's errors about path, query
+and header parameters to faults. The faults are worded like those in bodies."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.errors import Fault, ValidationFailed
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.body_errors import unknown_field_detail
 from app.http.headers import KEY_PATTERN, KEY_RULE
 from app.http.schema_types import NAME_PATTERN, NAME_RULE
@@ -27,6 +31,33 @@ _PATTERNS = {
     KEY_PATTERN: KEY_RULE,
     r"^[0-9a-f]{16}$": "the id of an API key: 16 hexadecimal digits (0-9 a-f)",
 }
+
+
+async def reject_unknown_parameters(request: Request) -> None:
+    """Rejects query parameters on a route that takes none, and repeated parameters on any route.
+
+    `POST /jobs/cancel?dry_run=true` must not cancel. If a route takes parameters, their model
+    rejects unknown ones. Health checks and documentation do not call this, and accept any
+    parameter.
+    """
+    if not request.scope["query_string"]:
+        return
+    names = [name for name, _ in request.query_params.multi_items()]
+    route = request.scope.get("route")
+    if isinstance(route, APIRoute) and not route.dependant.query_params:
+        detail = "this call takes no query parameters"
+        raise_for_faults(Fault(f"/query/{name}", "unknown_field", detail) for name in dict.fromkeys(names) or [""])
+    _reject_repeated(names)
+
+
+def _reject_repeated(names: list[str]) -> None:
+    """Rejects repeated parameters, because all but one value would be ignored, for example one of
+    `state=ready&state=scheduled`."""
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise_for_faults(
+            Fault(f"/query/{name}", "repeated", f"{name} takes one value: send it once") for name in repeated
+        )
 
 
 def validation_failed(errors: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
