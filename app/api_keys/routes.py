@@ -7,10 +7,10 @@ from fastapi import APIRouter, Path, Response
 from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated, ApiKeyList
 from app.api_keys.service import ApiKeyService
 from app.errors import MalformedJson, NotFound, TooManyKeys, ValidationFailed
+from app.http.bodies import NoBody, body, json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, operation
 from app.http.pagination import Page
-from app.http.request_body import NoBody, body, json_response
 
 router = APIRouter(tags=["api_keys"])
 

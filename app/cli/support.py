@@ -197,7 +197,7 @@ def validate(kind: type[T], fields: dict[str, object]) -> T:
     import msgspec
 
     from app.errors import ValidationFailed
-    from app.http.request_body import BodyDecoder
+    from app.http.bodies import BodyDecoder
     from app.http.schema_types import UNSET
 
     body = msgspec.json.encode({name: value for name, value in fields.items() if value is not UNSET})

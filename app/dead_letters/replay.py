@@ -22,7 +22,7 @@ from app.dead_letters.schemas import ReplayOverrides
 from app.dead_letters.store import RemovedRow, ReplayParams
 from app.errors import raise_for_faults
 from app.events import EventBus
-from app.http.request_body import user_data_fault
+from app.http.bodies import user_data_fault
 from app.http.schema_types import UNSET, Raw, UnsetType, value_or
 from app.jobs import bulk_insert
 from app.jobs.rows import NewJob

@@ -19,10 +19,10 @@ from app.dead_letters.schemas import (
 )
 from app.dead_letters.service import DeadLetterService
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
+from app.http.bodies import NoBody, body, json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import PageParams
-from app.http.request_body import NoBody, body, json_response
 from app.http.schema_types import NameParameter, unset_if_none
 from app.jobs.schemas import Job, QueryInstant
 

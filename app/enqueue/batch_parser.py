@@ -27,7 +27,7 @@ from app.errors import (
     ValidationFailed,
 )
 from app.http.authorization import Access
-from app.http.request_body import BodyDecoder
+from app.http.bodies import BodyDecoder
 from app.http.schema_types import UNSET, Raw, value_or
 from app.http.split_body import CHUNK_BYTES
 from app.queues.cache import Queue, QueueCache

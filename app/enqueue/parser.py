@@ -14,8 +14,8 @@ from app.dependencies import graph
 from app.enqueue.drafts import JobDraft
 from app.enqueue.schemas import JobCreate, OnParentFailure, Unique
 from app.errors import Fault, ValidationFailed, raise_for_faults
+from app.http.bodies import user_data_fault
 from app.http.member_rules import rule_faults
-from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, value_or
 from app.http.strict_json import MAX_VALUES
 from app.job_types.cache import JobType, JobTypeCache

@@ -18,10 +18,10 @@ from app.errors import (
     QueueLimit,
     ValidationFailed,
 )
+from app.http.bodies import body, json_response
 from app.http.dispatch import AccessDep, fast_route, service
 from app.http.headers import IdempotencyKey, request_id
 from app.http.operation import ENQUEUE, operation
-from app.http.request_body import body, json_response
 from app.http.schema_types import value_or
 from app.jobs.schemas import Job
 

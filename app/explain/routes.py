@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 from app.errors import NotFound
 from app.explain.reasons import JobExplainer
 from app.explain.schemas import Explanation
+from app.http.bodies import json_response
 from app.http.dispatch import service
 from app.http.operation import READ, operation
-from app.http.request_body import json_response
 
 router = APIRouter(tags=["jobs"])
 

@@ -30,11 +30,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.errors import DatabaseUnavailable, Outcome, Problem
 from app.http.authorization import Access
+from app.http.bodies import BodyReader
 from app.http.headers import get_header
 from app.http.large_response import LargeJsonResponse
 from app.http.parameter_errors import validation_failed
 from app.http.problems import render
-from app.http.request_body import BodyReader
 from app.log import log
 from app.metrics import Metrics
 from app.server.asgi import call_asgi

@@ -9,9 +9,9 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from app.errors import Problem
+from app.http.bodies import json_response
 from app.http.dispatch import make_resolver
 from app.http.operation import KEY_PROBLEMS, PUBLIC, READ, operation, problems, require_key
-from app.http.request_body import json_response
 from app.http.schema_types import Int32, ResponseModel
 from app.metrics import Metrics
 from app.settings import Settings

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.http.request_body import JsonResponse, encode
+from app.http.bodies import JsonResponse, encode
 from app.slices import by_size, in_slices, map_in_slices
 
 PIECE_BYTES = 64 * 1024

@@ -47,7 +47,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             if method in path:
                 _complete(path[method])
         if "put" in path:
-            path["put"]["requestBody"]["required"] = True  # see `request_body.edited_body`
+            path["put"]["requestBody"]["required"] = True  # see `bodies.edited_body`
     cleaned: dict[str, Any] = _clean(generated)
     return cleaned
 

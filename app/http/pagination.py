@@ -9,8 +9,8 @@ from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import ValidationFailed
+from app.http.bodies import encode
 from app.http.large_response import JsonList, list_response
-from app.http.request_body import encode
 from app.http.schema_types import UNSET, IntegerParameter, UnsetType
 from app.slices import in_slices
 

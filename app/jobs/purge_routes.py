@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, ValidationFailed
+from app.http.bodies import body, json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, operation
-from app.http.request_body import body, json_response
 from app.http.schema_types import NameParameter
 from app.jobs.purge import QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged

@@ -14,11 +14,11 @@ from app.errors import (
     ValidationFailed,
     WrongState,
 )
+from app.http.bodies import NoBody, body, edited_body, json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
 from app.http.read_only import EditedBody
-from app.http.request_body import NoBody, body, edited_body, json_response
 from app.http.schema_types import NameParameter, NumberParameter, unset_if_none, value_or
 from app.jobs.reader import JobReader
 from app.jobs.schemas import (

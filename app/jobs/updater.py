@@ -9,7 +9,7 @@ from app.db.lanes import batches_by_lane, group_by_lane, lane_of
 from app.errors import Fault, NotFound, WrongState, raise_for_faults
 from app.events import FINISHED, EventBus
 from app.http.authorization import Access
-from app.http.request_body import user_data_fault
+from app.http.bodies import user_data_fault
 from app.http.schema_types import raw_to_text, to_json_text, value_or
 from app.jobs import store
 from app.jobs.bulk_filter import bulk_filter

@@ -11,7 +11,7 @@ from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import uses_reserved_connections
 from app.errors import Fault, LeaseLost, NotFound, raise_for_faults
 from app.http.authorization import Access
-from app.http.request_body import user_data_fault
+from app.http.bodies import user_data_fault
 from app.http.schema_types import UNSET, raw_to_text, to_json_text, value_or
 from app.jobs.bulk_insert import MAX_STATEMENT_BYTES
 from app.jobs.rows import public_state

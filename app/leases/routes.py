@@ -6,11 +6,11 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 
 from app.errors import BatchTooLarge, LeaseLost, MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
+from app.http.bodies import body, json_response
 from app.http.dispatch import AccessDep, fast_route, service
 from app.http.headers import IdempotencyKey
 from app.http.large_response import encode_list, list_response
 from app.http.operation import WORK, operation
-from app.http.request_body import body, json_response
 from app.leases.heartbeat import HeartbeatService
 from app.leases.long_poll import LongPoll
 from app.leases.schemas import (

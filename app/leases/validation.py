@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from app.errors import BatchTooLarge, Fault, raise_for_faults
 from app.http import strict_json
 from app.http.authorization import Access
+from app.http.bodies import user_data_fault
 from app.http.member_rules import rule_faults
-from app.http.request_body import user_data_fault
 from app.http.schema_types import UNSET, Raw, raw_to_text
 from app.jobs.validation import delay_fault, lease_fault
 from app.leases.schemas import ClaimJobs, Outcome, Settlement

@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import DuplicateJob, MalformedJson, NotFound, PayloadTooLarge, QueueFull, QueueLimit, ValidationFailed
+from app.http.bodies import NoBody, body, edited_body, json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
 from app.http.read_only import EditedBody
-from app.http.request_body import NoBody, body, edited_body, json_response
 from app.http.schema_types import NameParameter
 from app.jobs.schemas import Job
 from app.schedules.enqueuer import PeriodicEnqueuer

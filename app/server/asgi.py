@@ -24,7 +24,7 @@ async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
         """Returns the whole body, at most SMALL_BODY bytes. The second call waits until the client
         disconnects, as ASGI requires.
 
-        The broker's routes do not call this: `app.http.request_body` reads their bodies, with other
+        The broker's routes do not call this: `app.http.bodies` reads their bodies, with other
         limits.
         """
         nonlocal is_received

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
+from app.http.bodies import json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import READ, operation
-from app.http.request_body import json_response
 from app.http.schema_types import NameParameter
 from app.stats.schemas import Stats
 from app.stats.service import StatsService

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
+from app.http.bodies import NoBody, json_response
 from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
-from app.http.request_body import NoBody, json_response
 from app.http.schema_types import NameParameter
 from app.workers.registry import WorkerRegistry
 from app.workers.schemas import Worker, WorkerList

@@ -1,7 +1,7 @@
-"""Reads request bodies: limits their size, checks them and decodes them into models. Also builds
-JSON responses.
+"""Request bodies and JSON responses.
 
-A request may have any content type.
+A request body is limited in size, checked, and decoded into a model. A request may have any content
+type.
 """
 
 import asyncio
