@@ -10,8 +10,7 @@ import msgspec
 from fastapi import Depends
 
 from app import errors
-from app.http.authentication import require_scopes
-from app.http.authorization import KeyScope
+from app.http.authorization import KeyScope, require_scopes
 from app.http.parameter_errors import reject_unknown_parameters
 from app.http.problems import Problem
 
