@@ -15,7 +15,7 @@ import asyncpg
 from app.db.write_outcome import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable
 
-K = TypeVar("K", bound=Hashable)
+L = TypeVar("L", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -36,12 +36,12 @@ class _Call(Generic[T, R]):
         self.result = result
 
 
-class Batcher(Generic[K, T, R]):
-    """Collects concurrent calls and runs them as one statement. Only calls with the same key share
-    a statement; the key is a lane.
+class Batcher(Generic[L, T, R]):
+    """Collects concurrent calls and runs them as one statement. Only calls of the same lane share a
+    statement.
 
     - A subclass implements `run_batch`, which runs the statement.
-    - Each key has one running statement at a time. With two at a time the statements were smaller,
+    - Each lane has one running statement at a time. With two at a time the statements were smaller,
       and single enqueues cost the database a quarter more.
     - A call of `max_weight` rows or more waits for no other call and runs a statement of its own.
     - A bad row fails only its own call: if the database rejects a shared statement, each call is
@@ -54,25 +54,25 @@ class Batcher(Generic[K, T, R]):
         self._name = name
         self._max_wait_seconds = max_wait_seconds
         self._max_weight = max_weight
-        # Both have an entry for every key with a running statement.
-        self._waiting: dict[K, deque[_Call[T, R]]] = {}
-        self._tasks: dict[K, asyncio.Task[None]] = {}
-        # Has an entry for every key with a call that waits for a running statement.
-        self._timers: dict[K, asyncio.TimerHandle] = {}
+        # Both have an entry for every lane with a running statement.
+        self._waiting: dict[L, deque[_Call[T, R]]] = {}
+        self._tasks: dict[L, asyncio.Task[None]] = {}
+        # Has an entry for every lane with a call that waits for a running statement.
+        self._timers: dict[L, asyncio.TimerHandle] = {}
         self._retries: set[asyncio.Task[None]] = set()
 
-    async def run_batch(self, key: K, items: Sequence[T], /) -> Sequence[R]:
+    async def run_batch(self, lane: L, items: Sequence[T], /) -> Sequence[R]:
         """Runs one statement for all items. Returns one result for each, in the same order."""
         raise NotImplementedError
 
-    async def add(self, key: K, item: T, weight: int) -> R:
-        """Adds an item of `weight` rows to the next statement of the key. Returns the item's result
-        after the statement has committed."""
+    async def add(self, lane: L, item: T, weight: int) -> R:
+        """Adds an item of `weight` rows to the next statement of the lane. Returns the result of the
+        item after the statement has committed."""
         if weight >= self._max_weight:
-            (result,) = await self.run_batch(key, [item])
+            (result,) = await self.run_batch(lane, [item])
             return result
         call: _Call[T, R] = _Call(item, weight, self._loop.create_future())
-        self._append(key, call)
+        self._append(lane, call)
         try:
             result = await call.result
         except DatabaseUnavailable as error:
@@ -95,15 +95,15 @@ class Batcher(Generic[K, T, R]):
         call (getpid)."""
         return asyncio.get_running_loop()
 
-    def _append(self, key: K, call: _Call[T, R]) -> None:
-        waiting = self._waiting.get(key)
+    def _append(self, lane: L, call: _Call[T, R]) -> None:
+        waiting = self._waiting.get(lane)
         if waiting is None:
-            self._waiting[key] = deque((call,))
-            self._tasks[key] = self._create_task(self._serve(key))
+            self._waiting[lane] = deque((call,))
+            self._tasks[lane] = self._create_task(self._serve(lane))
             return
         waiting.append(call)
         if len(waiting) == 1:  # the first to wait; earlier calls are in the running statement
-            self._start_timer(key)
+            self._start_timer(lane)
 
     def _create_task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         """Creates a task with an empty context, because the calls of a batch belong to several
@@ -115,22 +115,22 @@ class Batcher(Generic[K, T, R]):
         """
         return self._loop.create_task(work, name=self._name, context=Context())
 
-    async def _serve(self, key: K) -> None:
-        """Runs batches until no call of this key waits. If the task is cancelled, the waiting calls
-        fail."""
-        waiting = self._waiting[key]
+    async def _serve(self, lane: L) -> None:
+        """Runs batches until no call of this lane waits. If the task is cancelled, the waiting
+        calls fail."""
+        waiting = self._waiting[lane]
         try:
             while waiting:
                 batch = self._take_batch(waiting)
                 if waiting:
-                    self._start_timer(key)
-                await self._run(key, batch)
-                self._stop_timer(key)
+                    self._start_timer(lane)
+                await self._run(lane, batch)
+                self._stop_timer(lane)
                 if waiting:
                     reset_written()  # the further batch belongs to other requests
         finally:
-            self._stop_timer(key)
-            del self._waiting[key], self._tasks[key]
+            self._stop_timer(lane)
+            del self._waiting[lane], self._tasks[lane]
             if waiting:
                 _fail(waiting, DatabaseUnavailable("the broker is stopping", "not_done"))
 
@@ -143,40 +143,40 @@ class Batcher(Generic[K, T, R]):
             batch.append(waiting.popleft())
         return batch
 
-    def _start_timer(self, key: K) -> None:
-        self._timers[key] = self._loop.call_later(self._max_wait_seconds, self._time_out, key)
+    def _start_timer(self, lane: L) -> None:
+        self._timers[lane] = self._loop.call_later(self._max_wait_seconds, self._time_out, lane)
 
-    def _stop_timer(self, key: K) -> None:
-        timer = self._timers.pop(key, None)
+    def _stop_timer(self, lane: L) -> None:
+        timer = self._timers.pop(lane, None)
         if timer is not None:
             timer.cancel()
 
-    def _time_out(self, key: K) -> None:
+    def _time_out(self, lane: L) -> None:
         """Fails every call that waits for the running statement. The next call that has to wait
         starts another timer."""
-        del self._timers[key]
-        waiting = self._waiting[key]
+        del self._timers[lane]
+        waiting = self._waiting[lane]
         _fail(waiting, DatabaseUnavailable("the previous statement on this lane is still running", "not_done"))
         waiting.clear()
 
-    async def _run(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
+    async def _run(self, lane: L, batch: Sequence[_Call[T, R]]) -> None:
         try:
-            results = await self.run_batch(key, [call.item for call in batch])
+            results = await self.run_batch(lane, [call.item for call in batch])
         except Exception as error:
             if len(batch) == 1 or not _may_concern_one_row(error):
                 _fail(batch, error)
             else:
-                self._retry_each(key, batch)
+                self._retry_each(lane, batch)
         else:
             for call, result in zip(batch, results, strict=True):
                 if not call.result.done():
                     call.result.set_result(result)
 
-    def _retry_each(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
+    def _retry_each(self, lane: L, batch: Sequence[_Call[T, R]]) -> None:
         """Retries each call alone. The retries run in parallel, because one of them may wait for
         a row lock again, and must not delay the others."""
         for call in batch:
-            task = self._create_task(self._run(key, [call]))
+            task = self._create_task(self._run(lane, [call]))
             self._retries.add(task)
             task.add_done_callback(self._retries.discard)
 
