@@ -66,8 +66,8 @@ class Batcher(Generic[L, T, R]):
         raise NotImplementedError
 
     async def add(self, lane: L, item: T, weight: int) -> R:
-        """Adds an item of `weight` rows to the next statement of the lane. Returns the result of the
-        item after the statement has committed."""
+        """Adds an item of `weight` rows to the next statement of the lane. Returns the item's
+        result after the statement has committed."""
         if weight >= self._max_weight:
             (result,) = await self.run_batch(lane, [item])
             return result
@@ -127,7 +127,7 @@ class Batcher(Generic[L, T, R]):
                 await self._run(lane, batch)
                 self._stop_timer(lane)
                 if waiting:
-                    reset_written()  # the further batch belongs to other requests
+                    reset_written()  # the next batch belongs to other requests
         finally:
             self._stop_timer(lane)
             del self._waiting[lane], self._tasks[lane]

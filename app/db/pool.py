@@ -38,8 +38,8 @@ ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class Executor(Protocol):
-    """An object that runs SQL for store functions: the database, where each statement commits on
-    its own, or a transaction, where all of them commit together."""
+    """An object that runs SQL for store functions: the database or an autocommit connection, where
+    each statement commits alone, or a transaction, where all statements commit together."""
 
     async def rows(self, sql: str, *args: object) -> list[Record]: ...
 

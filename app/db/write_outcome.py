@@ -54,7 +54,7 @@ _UNREPORTED = (
     asyncpg.InternalClientError,
 )
 
-# The last writes nothing but waits until earlier writes are on the standby.
+# pg_logical_emit_message changes no row: its commit waits until earlier writes are on the standby.
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM|pg_logical_emit_message)\b")
 # Whether this request may have written anything. Each request is a task of its own, and so has a
 # value of its own. Once it is True, a failed call of the request is `unknown`, never `not_done`.
