@@ -135,19 +135,19 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         """
         for poller, reservation, rows in matches:
             poller.deliver(reservation, ())
-            if not _was_not_stored(error):
+            if _may_be_stored(error):
                 self._events.publish(LeasesAbandoned(rows))
 
 
-def _was_not_stored(error: BaseException) -> bool:
-    """Whether the error proves that the INSERT stored nothing.
+def _may_be_stored(error: BaseException) -> bool:
+    """Whether the INSERT may have stored the jobs despite the error.
 
     `Checkout` turns availability errors into DatabaseUnavailable, whose `outcome` says whether the
     INSERT may have stored the rows. Any other Postgres error is about the rows: none was stored.
     """
-    return isinstance(error, asyncpg.PostgresError) or (
-        isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"
-    )
+    if isinstance(error, DatabaseUnavailable):
+        return error.outcome != "not_done"
+    return not isinstance(error, asyncpg.PostgresError)
 
 
 def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
