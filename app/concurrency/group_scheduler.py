@@ -242,7 +242,7 @@ class GroupScheduler(PeriodicService):
         if queue.max_running_per_group == 1:
             await admissions.revoke_for_older_jobs(groups)
         decisions = await admissions.decide_groups(groups, self._infra.now())
-        if not queue.needs_admissions:
+        if not queue.holds_all_groups:
             await admissions.hold_back_before_probes(decisions)
         pending = await admissions.next_pending(decisions)
         return pending, await admissions.update_cooldowns(decisions, pending)

@@ -48,8 +48,8 @@ class LaneAdmissions:
         cooldowns = await store.cooldowns_of(self._transaction, self._lane, groups)
         probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(self._transaction, self._lane, sorted(probes)) if probes else {}
-        # In a queue that needs no admissions, the usage matters only for the choice of a probe.
-        groups_to_count = list(groups) if self._queue.needs_admissions else list(cooldowns)
+        # Unless the queue holds all groups, the usage matters only for the choice of a probe.
+        groups_to_count = list(groups) if self._queue.holds_all_groups else list(cooldowns)
         limit = self._queue.max_running_per_group
         strict = limit == 1
         usage = (

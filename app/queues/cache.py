@@ -62,9 +62,9 @@ class Queue:
         # Whether leases use a concurrency slot. None and not False if they do not, because NULL
         # takes no space in the row of a job.
         self.uses_slot = True if self.max_running is not None else None
-        # Whether jobs need an admission by the group scheduler (app/concurrency) before they can be
-        # claimed.
-        self.needs_admissions = self.fair or self.max_running_per_group is not None
+        # Whether every group is held: its jobs need an admission by the group scheduler
+        # (app/concurrency) before they can be claimed.
+        self.holds_all_groups = self.fair or self.max_running_per_group is not None
 
     def choose_lane(self, group: str | None) -> int:
         """Chooses the lane of a new job: that of its group, or a random lane if it has no group."""
@@ -263,7 +263,7 @@ class QueueCache:
 
     def _held_groups(self, queue: Queue | None, lane: int) -> list[str] | None:
         cooling_groups = self.cooling_groups.get(lane)
-        if queue is None or not queue.needs_admissions:
+        if queue is None or not queue.holds_all_groups:
             return cooling_groups or None
         return ["*", *([""] if queue.fair else []), *(cooling_groups or [])]
 
