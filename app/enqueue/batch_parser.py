@@ -132,9 +132,8 @@ class BatchParser:
             if isinstance(item, Problem):
                 return item
             index, job, queue, lane = item
-            row = self._parser.row(
+            row = self._parser.new_job(
                 job,
-                self._parser.find_job_type(job),
                 next(ids),
                 queue,
                 now,

@@ -39,14 +39,10 @@ class JobParser:
         # Needs no invalidation: a changed queue or job type is a new object.
         self._defaults = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))
 
-    def find_job_type(self, job: JobCreate) -> JobType | None:
-        return self._job_types.find(job.job_type)
-
-    def check(self, job: JobCreate, now: datetime, pointer: str = "") -> JobType | None:
+    def check(self, job: JobCreate, now: datetime, pointer: str = "") -> None:
         """Checks what a schema cannot express. Raises a Problem if the job is invalid.
 
-        Returns the configured job type of the job, which `draft` needs, or None. `pointer` is the
-        JSON pointer to the job in the request: empty, or `/jobs/3`.
+        `pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
         """
         settings, payload = self._infra.settings, job.payload
         # A payload shorter than both limits can exceed neither. Most are, and skip the check.
@@ -62,38 +58,54 @@ class JobParser:
                 unlisted = problem.fault_count - len(problem.faults)
         if faults:
             raise_for_faults(faults, unlisted)
-        return job_type
 
-    def draft(self, job: JobCreate, job_type: JobType | None, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
+    def draft(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
         """Drafts a single job. Its `depends_on` must be ids, because refs exist only in a batch."""
         group = None if job.group is UNSET else job.group
         lane = queue.choose_lane(group)
         needs_admission = self._queues.needs_admission(queue, lane, group)
         job_id = self._infra.job_ids.generate(lane, now)
-        row = self.row(job, job_type, job_id, queue, now, trace, needs_admission=needs_admission)
+        row = self.new_job(job, job_id, queue, now, trace, needs_admission=needs_admission)
         draft = JobDraft(None, queue, lane, row, None if job.unique is UNSET else job.unique)
         if job.depends_on is not UNSET:
             set_parents(draft, job, {})
         return draft
 
-    def row(
-        self,
-        job: JobCreate,
-        job_type: JobType | None,
-        job_id: UUID,
-        queue: Queue,
-        now: datetime,
-        trace: Trace,
-        *,
-        needs_admission: bool,
+    def new_job(
+        self, job: JobCreate, job_id: UUID, queue: Queue, now: datetime, trace: Trace, *, needs_admission: bool
     ) -> NewJob:
-        """Builds the row of a new job: ready, pending or scheduled.
+        """Builds the row of a new job: ready, pending or scheduled. The draft writer may make it
+        blocked.
 
         With `needs_admission` the jobs of its group need an admission, so a ready job is stored as
         pending.
+
+        Passes the fields by position, in the order of NewJob, because this runs for each job of a
+        batch. By name it takes 2 µs longer.
         """
-        row = new_job(job, job_id, self._defaults(queue, job_type), now, trace)
-        return row._replace(state="pending") if needs_admission and row.state == "ready" else row
+        job_defaults = self._defaults(queue, self._job_types.find(job.job_type))
+        state, run_at = _initial_state(job, created_at(job_id), now)
+        return NewJob(
+            job_id,
+            "pending" if needs_admission and state == "ready" else state,
+            None,
+            run_at,
+            job_defaults.priority if job.priority is UNSET else job.priority,
+            job_defaults.max_attempts if job.max_attempts is UNSET else job.max_attempts,
+            job.job_type,
+            None if job.group is UNSET else job.group,
+            job_defaults.lease_seconds if job.lease_seconds is UNSET else job.lease_seconds,
+            job_defaults.retry_of(job),
+            None if job.tags is UNSET else to_json_text(job.tags),
+            None if job.metadata is UNSET else to_json_text(job.metadata),
+            trace.get("traceparent"),
+            trace.get("tracestate"),
+            None,
+            "{}" if job.payload is UNSET else str(job.payload, "utf-8"),
+            None if job.expires_at is UNSET else job.expires_at.astimezone(UTC),
+            job_defaults.timeout_seconds if job.timeout_seconds is UNSET else job.timeout_seconds,
+            None if job.unique is UNSET else job.unique.key,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,36 +150,6 @@ def _encode_policy(policy: RetryPolicy | UnsetType) -> dict[str, float]:
 
 def _json(fields: dict[str, float]) -> str | None:
     return msgspec.json.encode(fields).decode() if fields else None
-
-
-def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: datetime, trace: Trace) -> NewJob:
-    """Builds the row of a job, ready or scheduled. The callers set `pending` and `blocked`.
-
-    Passes the fields by position, in the order of NewJob, because this runs for each job of a
-    batch. By name it takes 2 µs longer.
-    """
-    state, run_at = _initial_state(job, created_at(job_id), now)
-    return NewJob(
-        job_id,
-        state,
-        None,
-        run_at,
-        job_defaults.priority if job.priority is UNSET else job.priority,
-        job_defaults.max_attempts if job.max_attempts is UNSET else job.max_attempts,
-        job.job_type,
-        None if job.group is UNSET else job.group,
-        job_defaults.lease_seconds if job.lease_seconds is UNSET else job.lease_seconds,
-        job_defaults.retry_of(job),
-        None if job.tags is UNSET else to_json_text(job.tags),
-        None if job.metadata is UNSET else to_json_text(job.metadata),
-        trace.get("traceparent"),
-        trace.get("tracestate"),
-        None,
-        "{}" if job.payload is UNSET else str(job.payload, "utf-8"),
-        None if job.expires_at is UNSET else job.expires_at.astimezone(UTC),
-        job_defaults.timeout_seconds if job.timeout_seconds is UNSET else job.timeout_seconds,
-        None if job.unique is UNSET else job.unique.key,
-    )
 
 
 def _initial_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:

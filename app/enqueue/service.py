@@ -30,7 +30,6 @@ from app.errors import NotFound, Problem
 from app.events import EventBus
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, value_or
-from app.job_types.cache import JobType
 from app.jobs import bulk_insert, store
 from app.jobs.schemas import Job
 from app.matching.pollers import PollerRegistry
@@ -75,31 +74,31 @@ class EnqueueService:
         access.check(name, "/queue")
         await self._infra.config_versions.ensure_fresh()
         now = self._infra.now()
-        job_type = self._parser.check(job, now)
+        self._parser.check(job, now)
         queue = self._queues.find_cached(name)
         is_unconstrained = key is None and job.unique is UNSET and job.depends_on is UNSET
         if is_unconstrained and queue is not None and queue.max_waiting is None:
-            draft = self._parser.draft(job, job_type, queue, now, trace)
+            draft = self._parser.draft(job, queue, now, trace)
             await self._insert_batcher.add(draft.lane, [draft.row], weight=1)
             return to_response(job, draft.row, queue.name), False
-        return await self._enqueue_constrained(job, job_type, trace, key, access)
+        return await self._enqueue_constrained(job, trace, key, access)
 
     @retry_after_deadlock
     async def _enqueue_constrained(
-        self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access
+        self, job: JobCreate, trace: Trace, key: str | None, access: Access
     ) -> tuple[Job, bool]:
         """Enqueues a job that has a key or parents, or whose queue has `max_waiting` or is missing."""
-        return await self.with_queue(job, partial(self._try_enqueue, job, job_type, trace, key, access))
+        return await self.with_queue(job, partial(self._try_enqueue, job, trace, key, access))
 
     async def _try_enqueue(
-        self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access, find: FindQueue
+        self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: FindQueue
     ) -> tuple[Job, bool]:
         """Enqueues a job in the queue that `find` returns.
 
         Tries again if the existing job that has its unique key was purged in the meantime.
         """
         for tries_left in reversed(range(MAX_TRIES)):
-            draft = self._parser.draft(job, job_type, find(value_or(job.queue, "default")), self._infra.now(), trace)
+            draft = self._parser.draft(job, find(value_or(job.queue, "default")), self._infra.now(), trace)
             await self._reject_inaccessible_parents([draft], access)
             (stored,) = await self._insert(
                 [draft], RequestKey(key, "enqueue_job", access.caller, job) if key else None, atomic=True
@@ -192,8 +191,7 @@ class EnqueueService:
         schema that has changed since must not break planned work.
         """
         queue, now = find(value_or(job.queue, "default")), self._infra.now()
-        job_type = self._parser.find_job_type(job)
-        drafts = [self._parser.draft(job, job_type, queue, now, _NO_TRACE) for _ in range(count)]
+        drafts = [self._parser.draft(job, queue, now, _NO_TRACE) for _ in range(count)]
         for draft in drafts:
             draft.change_row(schedule=schedule)
         await self._writer.write(transaction, drafts, atomic=True)

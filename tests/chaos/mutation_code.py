@@ -18,9 +18,10 @@ from app.db.pool import Database, Executor
 from app.db.primary import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
 from app.dead_letters.replay import DeadLetterReplayer, ReplayTime
-from app.enqueue import parser, uniqueness
+from app.enqueue import uniqueness
 from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.drafts import JobDraft
+from app.enqueue.parser import JobParser
 from app.enqueue.results import EnqueueResult
 from app.enqueue.service import EnqueueService
 from app.errors import DatabaseUnavailable
@@ -244,13 +245,13 @@ def ignore_pauses() -> None:
 
 
 def change_payload() -> None:
-    original = parser.new_job
+    original = JobParser.new_job
 
-    def new_job(*args: Any) -> NewJob:
-        job = original(*args)
+    def new_job(*args: Any, needs_admission: bool) -> NewJob:
+        job = original(*args, needs_admission=needs_admission)
         return job._replace(payload=job.payload.replace("1.5", "2"))
 
-    parser.new_job = new_job  # type: ignore[assignment]
+    JobParser.new_job = new_job  # type: ignore[assignment, method-assign]
 
 
 def skip_unique_check() -> None:
