@@ -1,4 +1,4 @@
-"""The draft of a job: what an enqueue knows about a job before and while it is stored."""
+"""The draft of a job: a job of an enqueue request before it is stored, and what became of it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -45,8 +45,9 @@ class JobParser:
         `pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
         """
         settings, payload = self._infra.settings, job.payload
-        # A payload shorter than both limits can exceed neither. Most are, and skip the check.
         faults, unlisted = _find_faults(job, settings, now, pointer), 0
+        # Most payloads need no check: N values take at least N bytes, so a payload with fewer bytes
+        # than MAX_VALUES cannot have too many values.
         if payload is not UNSET and (len(payload) >= MAX_VALUES or len(payload) > settings.max_payload_bytes):
             faults.append(user_data_fault(payload, settings.max_payload_bytes, f"{pointer}/payload"))
         job_type = self._job_types.find(job.job_type)

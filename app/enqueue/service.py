@@ -1,9 +1,9 @@
 """Stores new jobs: one or a batch, at most once for each Idempotency-Key.
 
-    no key, no constraint, one lane   one INSERT in autocommit, which concurrent calls share:
-                                      insert_batcher.py
-    everything else                   one transaction with keys, queue locks, parents and INSERTs:
-                                      draft_writer.py
+    one lane of an existing queue, and no      one INSERT in autocommit, which concurrent calls
+    key, unique key, parent or `max_waiting`   share: insert_batcher.py
+    everything else                            one transaction with keys, queue locks, parents and
+                                               INSERTs: draft_writer.py
 
 A batch is stored completely or not at all, unless its `atomic` is false. A job can be rejected by a
 unique key, a full queue (`max_waiting`) or an unknown parent. The events that announce new jobs are
@@ -76,18 +76,19 @@ class EnqueueService:
         now = self._infra.now()
         self._parser.check(job, now)
         queue = self._queues.find_cached(name)
-        is_unconstrained = key is None and job.unique is UNSET and job.depends_on is UNSET
-        if is_unconstrained and queue is not None and queue.max_waiting is None:
+        if key is None and queue is not None:
             draft = self._parser.draft(job, queue, now, trace)
-            await self._insert_batcher.add(draft.lane, [draft.row], weight=1)
-            return to_response(job, draft.row, queue.name), False
-        return await self._enqueue_constrained(job, trace, key, access)
+            if not draft.needs_transaction:
+                await self._insert_batcher.add(draft.lane, [draft.row], weight=1)
+                return to_response(job, draft.row, queue.name), False
+        return await self._find_queue_and_enqueue(job, trace, key, access)
 
     @retry_after_deadlock
-    async def _enqueue_constrained(
+    async def _find_queue_and_enqueue(
         self, job: JobCreate, trace: Trace, key: str | None, access: Access
     ) -> tuple[Job, bool]:
-        """Enqueues a job that has a key or parents, or whose queue has `max_waiting` or is missing."""
+        """Enqueues a job that has an Idempotency-Key, a unique key or parents, or whose queue has
+        `max_waiting` or is not cached."""
         return await self.with_queue(job, partial(self._try_enqueue, job, trace, key, access))
 
     async def _try_enqueue(
@@ -95,7 +96,7 @@ class EnqueueService:
     ) -> tuple[Job, bool]:
         """Enqueues a job in the queue that `find` returns.
 
-        Tries again if the existing job that has its unique key was purged in the meantime.
+        Tries again if the job that has the unique key was purged before it could be read.
         """
         for tries_left in reversed(range(MAX_TRIES)):
             draft = self._parser.draft(job, find(value_or(job.queue, "default")), self._infra.now(), trace)
