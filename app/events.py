@@ -82,8 +82,8 @@ class JobsMoved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobsClaimable:
-    """At most `count` jobs of this lane, of any type, may have become claimable, because leases
-    that count against `max_running` have ended, or a rule has changed."""
+    """At most `count` jobs of this lane, of any type, may have become claimable. Leases that count
+    against `max_running` have ended, or a rule has changed."""
 
     lane: int
     count: int

@@ -5,7 +5,7 @@
     arrived  -> claiming
     claiming -> answered   the claim has found jobs
     claiming -> answered   the claim has found nothing, and the wait is over
-    claiming -> answered   the request has settled jobs, and would otherwise be rejected
+    claiming -> answered   the claim would be rejected, but the request has already settled jobs
     claiming -> waiting    the claim has found nothing
     claiming -> rejected   the API key was revoked or has expired, or its quota of leases is used up
     waiting  -> claiming   woken (see matching/pollers.py), or the wait is over: claims a last time
@@ -91,7 +91,8 @@ class LongPoll:
         self._caller_claims = caller_claims
 
     async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        """Settles what the request settles, then claims jobs: at once, or when some are ready.
+        """Commits the settlements of the request, then claims jobs: at once, or when jobs become
+        ready.
 
         A claim that has settled jobs waits only with `wait_after_settle`.
         """
@@ -103,20 +104,21 @@ class LongPoll:
         self._workers.record_seen(poller.worker_id, access.caller)
         settled = await self._settle(request, access, client)
         wait_seconds = 0.0 if request.wait_seconds is UNSET else self._choose_wait(request.wait_seconds)
-        waits = not settled or request.wait_after_settle is True
+        may_wait = not settled or request.wait_after_settle is True
         began = time.monotonic()
-        until = began + (wait_seconds if waits else 0.0)
+        wait_until = began + (wait_seconds if may_wait else 0.0)
         context = ClaimContext(key, access, has_settled=bool(settled))
         self._pollers.add(poller)
         try:
-            result = await self._claim_or_wait(poller, limit, until, context, client)
+            result = await self._claim_or_wait(poller, limit, wait_until, context, client)
             names = {lane: self._queues.name_by_lane(lane) for lane in {row.lane for row in result.rows}}
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
             rows = await self._requeue_if_disconnected(result.rows, key, client)
-            # A claim that did not wait because it has settled jobs: the next one will.
-            waited = time.monotonic() - began if waits else wait_seconds
-            poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, waited)
+            # A claim that settled jobs did not wait. It counts as if it had, because the worker's
+            # next claim waits.
+            waited_seconds = time.monotonic() - began if may_wait else wait_seconds
+            poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, waited_seconds)
         finally:
             self._pollers.remove(poller)
         with_parents = request.parent_results is True
@@ -130,8 +132,8 @@ class LongPoll:
         )
 
     async def _settle(self, request: ClaimJobs, access: Access, client: Client) -> list[SettleResult]:
-        """Settles what the request settles. Then drops the settlements, which may have 8 MB, because
-        the claim may wait."""
+        """Commits the settlements. Then drops them, because they may have 8 MB and the claim may
+        wait."""
         if request.settle is UNSET:
             return []
         settled = await self._settlements.settle(request.settle, access, "/settle")
@@ -160,7 +162,7 @@ class LongPoll:
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
     async def _claim_or_wait(
-        self, poller: Poller, limit: int, until: float, context: ClaimContext, client: Client
+        self, poller: Poller, limit: int, wait_until: float, context: ClaimContext, client: Client
     ) -> ClaimResult:
         """Claims, waits and claims again, until there are jobs, time is up or a claim is refused.
 
@@ -173,7 +175,7 @@ class LongPoll:
             result = await self._claim_once(poller, limit, context, client)
             if result.rows or result.repeated or result.ends_wait:
                 return result
-            remaining = until - time.monotonic()
+            remaining = wait_until - time.monotonic()
             matched = await poller.wait(remaining)
             if matched:
                 return ClaimResult(await self._accept_match([*matched], context))
@@ -189,7 +191,8 @@ class LongPoll:
     async def _claim_once(self, poller: Poller, limit: int, context: ClaimContext, client: Client) -> ClaimResult:
         """Claims from the requested queues that exist and are not paused.
 
-        Checks first whether the configuration or the API key has changed during the wait.
+        First makes sure that the configuration is fresh and the API key is active: either may have
+        changed during a wait.
         """
         await self._infra.config_versions.ensure_fresh()
         if not context.may_claim():

@@ -30,7 +30,8 @@ from app.jobs.rows import ClaimedRow
 
 Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
 
-# Seconds. A slower commit waits for a standby or a disk; the poller does not.
+# Seconds that a poller waits for the INSERT of its sync match. A commit that takes longer waits for
+# a standby or a disk, and the poller does not wait with it.
 RESERVATION_TIMEOUT = 2.0
 
 _sequence = itertools.count()

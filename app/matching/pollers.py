@@ -89,8 +89,9 @@ class PollerRegistry:
             return
         for job_type, count in Counter(job_types).items():
             by_types = self._pollers[queue]
-            for candidates in [self._accepting(queue, {job_type})] if job_type else list(by_types.values()):
-                for poller in islice(_longest_asleep_first(candidates), count):
+            candidate_sets = [self._accepting(queue, {job_type})] if job_type else list(by_types.values())
+            for candidates in candidate_sets:
+                for poller in islice(_asleep_first(candidates), count):
                     poller.notify(WakeUp(queue, job_type))
 
     def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poller, list[NewJob]]]:
@@ -140,8 +141,8 @@ class PollerRegistry:
         return {poller for by_types in self._pollers.values() for pollers in by_types.values() for poller in pollers}
 
 
-def _longest_asleep_first(pollers: Iterable[Poller]) -> Iterator[Poller]:
-    """Yields the sleeping pollers in the order of their arrival, then those that claim now."""
+def _asleep_first(pollers: Iterable[Poller]) -> Iterator[Poller]:
+    """Yields the sleeping pollers in the order of arrival, then the pollers that are claiming."""
     claiming = []
     for poller in pollers:
         if poller.is_available and poller.is_asleep:
