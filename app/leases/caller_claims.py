@@ -5,13 +5,12 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import md5
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import KEY_LANES, digest, group_by_lane, lane_of_key
+from app.db.lanes import KEY_LANES, group_by_lane, lane_of_key
 from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import RateLimited
 from app.http.authorization import Access
@@ -19,7 +18,7 @@ from app.http.schema_types import RequestModel
 from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.claim import ClaimService, claim_unlocked_lanes_first
-from app.leases.rows import ClaimParams, ClaimResult
+from app.leases.rows import ClaimContext, ClaimParams, ClaimResult
 from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
 
@@ -35,34 +34,6 @@ class ClaimReceipt(RequestModel):
 
 
 _receipt = msgspec.json.Decoder(ClaimReceipt)
-
-
-class ClaimContext(NamedTuple):
-    """The caller of a claim: its Idempotency-Key and the access of its API key.
-
-    `has_settled`: the request has also settled jobs, so no error may follow: it would say that
-    nothing was done, and hide the results of the settlements. A quota that is used up, or an API
-    key that was revoked or has expired, then ends the claim without jobs.
-    """
-
-    key: str | None
-    access: Access
-    has_settled: bool
-
-    @property
-    def digest(self) -> UUID:
-        """The hash under which the Idempotency-Key is stored. It includes the caller's name, if
-        there is one, because two callers may use the same key.
-        """
-        if self.access.caller:
-            return digest("claim", self.key or "", self.access.caller)
-        return digest("claim", self.key or "")
-
-    def may_claim(self) -> bool:
-        """Whether the API key is still active. If not, raises, unless the request has settled jobs."""
-        if not self.has_settled:
-            self.access.check_key_active()
-        return not self.access.has_key_ended()
 
 
 class _NothingClaimed(Exception):

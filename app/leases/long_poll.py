@@ -38,12 +38,12 @@ from app.events import EventBus, LeasesAbandoned
 from app.http.authorization import Access
 from app.http.schema_types import UNSET
 from app.jobs.rows import ClaimedRow
-from app.leases.caller_claims import CallerClaims, ClaimContext
+from app.leases.caller_claims import CallerClaims
 from app.leases.claim import ClaimService, may_be_truncated
 from app.leases.lease_ender import LeaseEnder
 from app.leases.parent_results import ParentResults, read_parent_results
 from app.leases.retry_decision import LeaseEnd
-from app.leases.rows import ClaimParams, ClaimResult
+from app.leases.rows import ClaimContext, ClaimParams, ClaimResult
 from app.leases.schemas import ClaimAnswer, ClaimJobs, SettleResult
 from app.leases.settle import SettlementService
 from app.leases.to_response import to_response
@@ -91,8 +91,7 @@ class LongPoll:
         self._caller_claims = caller_claims
 
     async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        """Commits the settlements of the request, then claims jobs: at once, or when jobs become
-        ready.
+        """Commits the settlements of the request, then claims jobs, now or when they become ready.
 
         A claim that has settled jobs waits only with `wait_after_settle`.
         """
@@ -115,8 +114,7 @@ class LongPoll:
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
             rows = await self._requeue_if_disconnected(result.rows, key, client)
-            # A claim that settled jobs did not wait. It counts as if it had, because the worker's
-            # next claim waits.
+            # A claim that settled jobs did not wait, but counts as if it had: the next claim waits.
             waited_seconds = time.monotonic() - began if may_wait else wait_seconds
             poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, waited_seconds)
         finally:
@@ -191,11 +189,10 @@ class LongPoll:
     async def _claim_once(self, poller: Poller, limit: int, context: ClaimContext, client: Client) -> ClaimResult:
         """Claims from the requested queues that exist and are not paused.
 
-        First makes sure that the configuration is fresh and the API key is active: either may have
-        changed during a wait.
+        Each time checks the configuration and the API key: they may have changed during the wait.
         """
         await self._infra.config_versions.ensure_fresh()
-        if not context.may_claim():
+        if not context.is_key_active():
             return ClaimResult([], ends_wait=True)
         queues = await self._queues.find_all(poller.queues)
         job_types = None if poller.job_types is None else sorted(poller.job_types)
@@ -228,7 +225,7 @@ class LongPoll:
         self._claims.record_claimed(rows)
         if context.access.has_key_ended():
             await self._requeue_undelivered(rows)
-        return rows if context.may_claim() else []
+        return rows if context.is_key_active() else []
 
     async def _requeue_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client

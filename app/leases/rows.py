@@ -1,11 +1,12 @@
-"""Parameters and results of claims, and of the statements in claims.sql and leases.sql."""
+"""Context, parameters and results of claims, and of the statements in claims.sql and leases.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.db.lanes import FIRST_ID, LAST_ID
+from app.db.lanes import FIRST_ID, LAST_ID, digest
+from app.http.authorization import Access
 from app.jobs.rows import ClaimedRow
 from app.server.exchange import Client
 
@@ -36,6 +37,35 @@ class ClaimParams(NamedTuple):
     quota_owner: str | None = None
     poll_slices: Sequence[PollSlice] = ()
     client: Client | None = None
+
+
+class ClaimContext(NamedTuple):
+    """The caller of a claim: its Idempotency-Key and the access of its API key.
+
+    `has_settled`: the request has also settled jobs. Then no error may follow, because an error
+    says that nothing was done, and hides the results of the settlements. A quota that is used up,
+    or an API key that was revoked or has expired, then ends the claim without jobs.
+    """
+
+    key: str | None
+    access: Access
+    has_settled: bool
+
+    @property
+    def digest(self) -> UUID:
+        """The hash under which the Idempotency-Key is stored. It includes the caller's name, if
+        there is one, because two callers may use the same key.
+        """
+        if self.access.caller:
+            return digest("claim", self.key or "", self.access.caller)
+        return digest("claim", self.key or "")
+
+    def is_key_active(self) -> bool:
+        """Whether the API key is active. Raises Unauthenticated if it is not, except for a request
+        that has settled jobs."""
+        if not self.has_settled:
+            self.access.check_key_active()
+        return not self.access.has_key_ended()
 
 
 class ClaimResult(NamedTuple):
