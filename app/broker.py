@@ -68,8 +68,7 @@ from app.schedules.enqueuer import PeriodicEnqueuer
 from app.schedules.service import ScheduleService
 from app.settings import Settings
 from app.stats.service import StatsService
-from app.workers.poll_history import PollHistory
-from app.workers.registry import WorkerRegistry
+from app.workers.registry import PollHistory, WorkerRegistry
 
 FINISH_SECONDS = 5  # for statements that are still running after the last client connection has closed
 

@@ -17,7 +17,7 @@ from app.jobs.rows import JobRow, public_state
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import Queue, QueueCache
 from app.workers import store as workers
-from app.workers.poll_history import PollHistory
+from app.workers.registry import PollHistory
 
 POLLED_WITHIN = timedelta(minutes=5)
 

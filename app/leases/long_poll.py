@@ -53,8 +53,7 @@ from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 from app.server.exchange import Client
 from app.slices import in_slices
-from app.workers.poll_history import PollHistory
-from app.workers.registry import WorkerRegistry
+from app.workers.registry import PollHistory, WorkerRegistry
 
 BUSY_MS = 1000  # poll_after_ms of a refused claim
 # poll_after_ms of an empty claim that did not wait; what the claim waited is subtracted. With 0 the

@@ -1,10 +1,13 @@
-"""The workers that have been seen, and those that should drain or stop.
+"""Which workers were seen lately, with their directives, and which queues and job types were polled.
 
-Kept in memory and synced with the database every second, so that no claim has to read or write it.
+Kept in memory and synced every second, so that no claim reads or writes the database for them.
 """
 
 import asyncio
-from typing import Literal
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Literal, TypeVar
 
 from app.db.infrastructure import Infrastructure
 from app.errors import NotFound
@@ -12,29 +15,91 @@ from app.events import EventBus, WorkerDirected
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.log import log
 from app.workers import store
-from app.workers.listed_ids import ListedIds
 from app.workers.schemas import Worker
-from app.workers.store import WorkerRow
+from app.workers.store import PolledType, WorkerRow
 
+T = TypeVar("T", str, PolledType)
 Directive = Literal["run", "drain", "stop"]
+
+ANY_TYPE = ""
+MAX_POLLS = 10_000  # per write
+FORGET_SECONDS = 24 * 60 * 60
+# A table has at most this many times the limit of one caller as rows. Every broker counts on its
+# own, and from zero after a restart; this bound holds for all of them together.
+LIMITS_PER_TABLE = 10
+
+
+class RecentIds(Generic[T]):
+    """The ids that callers have used lately, of workers or of polls. Lists a limited number for
+    each caller, and writes the listed ids to their table.
+
+    Without the limit, a key with the scope `work` could fill the tables and the memory. A worker
+    that makes up a new id for every claim is a common mistake. Its requests are served like any
+    others; only the list of workers, with their directives, and the poll history do not grow beyond
+    the limit. An id that has not been seen for a day no longer counts; the cleaner deletes it from
+    its table, too.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        write_ids: Callable[[Sequence[T], int], Awaitable[None]],
+        *,
+        max_unwritten: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`write_ids` gets sorted ids, and how many rows their table may have."""
+        self._limit = limit
+        self._write_ids: Callable[[Sequence[T], int], Awaitable[None]] = write_ids
+        self._max_unwritten = max_unwritten
+        self._clock = clock
+        self._by_caller: dict[str, dict[T, float]] = {}  # id -> last seen, the oldest first
+        self._unwritten: set[T] = set()
+        self._write_lock = asyncio.Lock()
+
+    def record(self, recent_id: T, caller: str) -> bool:
+        """Lists the id, and writes it later. Returns False if the limit of the caller is reached."""
+        if recent_id in self._unwritten or len(self._unwritten) >= self._max_unwritten:
+            return True
+        ids, now = self._by_caller.setdefault(caller, {}), self._clock()
+        is_listed = ids.pop(recent_id, None) is not None
+        while ids and now - next(iter(ids.values())) > FORGET_SECONDS:
+            del ids[next(iter(ids))]
+        if not is_listed and len(ids) >= self._limit:
+            return False
+        ids[recent_id] = now
+        self._unwritten.add(recent_id)
+        return True
+
+    async def write(self) -> None:
+        """Writes the ids that were recorded before the call.
+
+        Waits for a write that is running: it may be writing these ids, and the caller is about to
+        read them.
+        """
+        async with self._write_lock:
+            ids, self._unwritten = self._unwritten, set()
+            if not ids:
+                return
+            try:
+                await self._write_ids(sorted(ids), self._limit * LIMITS_PER_TABLE)
+            except Exception:
+                self._unwritten |= ids
+                raise
 
 
 class WorkerRegistry:
+    """The workers that were seen lately, and their directives."""
+
     def __init__(self, *, infra: Infrastructure, events: EventBus) -> None:
         self._infra = infra
         self._events = events
-        self._seen: set[str] = set()
-        self._listed = ListedIds[str](infra.settings.max_workers_per_key)
+        self._seen = RecentIds[str](infra.settings.max_workers_per_key, self._write_workers)
         self._directives: dict[str, str] = {}
-        self._write_lock = asyncio.Lock()
         self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
 
-    def record_seen(self, worker_id: str | None, key_name: str) -> None:
-        if worker_id is None or worker_id in self._seen:
-            return
-        if self._listed.try_add(worker_id, key_name):
-            self._seen.add(worker_id)
-        else:
+    def record_seen(self, worker_id: str | None, caller: str) -> None:
+        if worker_id is not None and not self._seen.record(worker_id, caller):
             self._infra.metrics.workers_not_listed.inc()
 
     def directive(self, worker_id: str | None) -> str:
@@ -45,14 +110,14 @@ class WorkerRegistry:
 
         Publishes the workers that have got or lost a directive.
         """
-        await self._write_seen()
+        await self._seen.write()
         async with self._read_lock:
             before, self._directives = self._directives, await store.workers_with_directive(self._infra.db)
         for worker_id in before.keys() ^ self._directives.keys():
             self._events.publish(WorkerDirected(worker_id))
 
     async def set_directive(self, worker_id: str, directive: Directive, caller: str) -> Worker:
-        await self._write_seen()
+        await self._seen.write()
         if not await store.set_directive(self._infra.db, worker_id, directive):
             raise NotFound(f"no worker {worker_id} has been seen")
         log.info("worker directive set", worker_id=worker_id, directive=directive, caller=caller)
@@ -66,7 +131,7 @@ class WorkerRegistry:
         return row.to_response()
 
     async def page(self, page: PageParams) -> EncodedPage[Worker]:
-        await self._write_seen()
+        await self._seen.write()
         rows = await store.list_workers(self._infra.read_connections, page.after("id"), page.limit + 1)
         return await encode_page(
             rows,
@@ -76,18 +141,36 @@ class WorkerRegistry:
             max_bytes=self._infra.settings.max_list_bytes,
         )
 
-    async def _write_seen(self) -> None:
-        """Writes the workers that were seen before the call.
+    async def _write_workers(self, ids: Sequence[str], max_rows: int) -> None:
+        await store.record_workers(self._infra.db, ids, self._infra.now(), max_rows)
 
-        Waits for a write that is running: it may be writing these workers, and the caller is about
-        to read them.
+
+class PollHistory:
+    """Which queues and job types were polled lately.
+
+    With it `explain` can tell that no worker polls for a job. The history of each caller is
+    bounded: a worker may poll for any name it likes.
+    """
+
+    def __init__(self, *, infra: Infrastructure) -> None:
+        self._infra = infra
+        self._polls = RecentIds[PolledType](
+            infra.settings.max_polled_types_per_key, self._write_polls, max_unwritten=MAX_POLLS
+        )
+
+    def record(self, queues: Sequence[str], job_types: Sequence[str] | None, caller: str) -> None:
+        """Records that a poll accepts jobs of these types, or of all types, from these queues.
+
+        Skips entries beyond MAX_POLLS or beyond the limit of the caller.
         """
-        async with self._write_lock:
-            seen, self._seen = self._seen, set()
-            if not seen:
-                return
-            try:
-                await store.record_workers(self._infra.db, sorted(seen), self._infra.now(), self._listed.max_rows)
-            except Exception:
-                self._seen |= seen
-                raise
+        for queue in queues:
+            for job_type in job_types or (ANY_TYPE,):
+                if not self._polls.record(PolledType(queue, job_type), caller):
+                    self._infra.metrics.polls_not_recorded.inc()
+
+    async def write(self) -> None:
+        """Writes the polls that were recorded before the call."""
+        await self._polls.write()
+
+    async def _write_polls(self, polls: Sequence[PolledType], max_rows: int) -> None:
+        await store.record_polls(self._infra.db, polls, self._infra.now(), max_rows)

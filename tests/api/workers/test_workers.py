@@ -190,7 +190,7 @@ def test_write_of_seen_workers_waits_for_a_running_write(
     finished: list[str] = []
 
     async def write(caller: str) -> None:
-        await isolated_services.workers._write_seen()
+        await isolated_services.workers._seen.write()
         finished.append(caller)
 
     async def write_twice() -> None:
