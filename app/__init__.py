@@ -24,7 +24,7 @@ The packages, in the order in which a job meets them:
 - `stats`         counts, rates, latencies and health of queues
 - `maintenance`   services that run without a request: lease expiry, retention, due jobs
 - `db`            Postgres: pool, named statements, batching, migrations; knows no job
-- `events`, `periodic_service`, `settings`, `errors`, `log`, `metrics`, `slices`: used by all
+- `events`, `periodic_service`, `settings`, `errors`, `log`, `metrics`, `slices`, `rng`: used by all
 """
 
 RELEASE = "0.1.0"

@@ -9,7 +9,6 @@ A request that waits for a result wakes up when
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,6 +27,7 @@ from app.jobs.listing import JobPage, list_jobs
 from app.jobs.rows import JobRow
 from app.jobs.schemas import Attempt, Job, JobFilter, Order
 from app.queues.cache import QueueCache
+from app.rng import rng
 from app.server.exchange import Client
 
 _FAR_AHEAD = instants.LAST
@@ -87,7 +87,7 @@ class JobReader:
                 if row.state in FINISHED or seconds_left <= 0 or client.is_disconnected or self._draining:
                     return await self.to_response(row)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(seconds_left, CHECK_SECONDS * random.uniform(0.8, 1.2))):
+                    async with asyncio.timeout(min(seconds_left, CHECK_SECONDS * rng.uniform(0.8, 1.2))):
                         await event.wait()
         finally:
             self._remove_waiter(job_id, event)

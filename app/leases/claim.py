@@ -1,6 +1,5 @@
 """Claims ready jobs, queue by queue in order of preference, within the limits of each queue."""
 
-import random
 from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from app.leases.limited_claims import LimitedClaims
 from app.leases.low_water_marks import LowWaterMarks
 from app.leases.rows import ClaimParams, ClaimResult, LanePolicy, PollSlice
 from app.queues.cache import Queue, QueueCache
+from app.rng import rng
 from app.settings import Settings
 
 QUOTA_RETRY_DELAY = timedelta(seconds=1)
@@ -128,7 +128,7 @@ class ClaimService:
         """Returns the lanes of each queue, beginning with a random one: so none is always last."""
         lanes: list[tuple[Queue, int]] = []
         for queue in queues:
-            first = random.randrange(queue.lanes) if queue.lanes > 1 else 0
+            first = rng.randrange(queue.lanes) if queue.lanes > 1 else 0
             lanes += [(queue, lane) for lane in (*queue.all_lanes[first:], *queue.all_lanes[:first])]
         return lanes
 

@@ -8,7 +8,6 @@
 Reads the leases, decides, and applies the decisions to leases that have not changed since.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from app.leases.retry_decision import TIMED_OUT, LeaseEnd, decide
 from app.leases.rows import LeaseRow, RetryDecision, SettledRow
 from app.locks import store as locks
 from app.queues.cache import QueueCache
+from app.rng import rng
 from app.slices import by_size, in_slices
 
 # Assumed size of a lease end without its texts. It limits a batch to 256 leases, because
@@ -117,7 +117,7 @@ class LeaseEnder:
         ids = sorted(by_job)
         rows = await store.get_leases(db, lane, ids, [by_job[job_id].token for job_id in ids])
         return [
-            decide(row, lease_end, self._infra.settings, now, random.uniform(-1, 1))
+            decide(row, lease_end, self._infra.settings, now, rng.uniform(-1, 1))
             async for row in in_slices(sorted(rows))
             if (lease_end := _effective_end(row, by_job[row.id], now)) is not None
         ]

@@ -26,7 +26,6 @@ Four layers keep claimed jobs from being lost when a client disconnects:
 """
 
 import math
-import random
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -51,6 +50,7 @@ from app.leases.validation import check_claim
 from app.matching.poller import Poller, WakeUp
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
+from app.rng import rng
 from app.server.exchange import Client
 from app.slices import in_slices
 from app.workers.registry import PollHistory, WorkerRegistry
@@ -139,7 +139,7 @@ class LongPoll:
         return settled
 
     def _choose_wait(self, requested_seconds: float) -> float:
-        return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - random.uniform(0, JITTER))
+        return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - rng.uniform(0, JITTER))
 
     def _poll_after_ms(self, poller: Poller, result: ClaimResult, waited_seconds: float) -> int:
         """Returns how long the worker should wait before its next claim, if this one found nothing.

@@ -10,7 +10,6 @@ A service that is `leader_only` runs in one broker at a time. Leadership is a le
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,12 +21,10 @@ from app.errors import DatabaseUnavailable
 from app.log import log
 from app.maintenance import store
 from app.periodic_service import PeriodicService
+from app.rng import rng
 
 STOP_SECONDS = 5.0  # a task that ignores its cancellation must not keep the process alive
 LEAD_SECONDS = 10.0  # a leader that dies is replaced after this; leader-only services can wait that long
-
-# Not the generator of the module: property tests seed that one, and detect other users of it.
-_rng = random.Random()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class ServiceRunner:
     async def _run(self, background: BackgroundService) -> None:
         while True:
             await self._run_once(background)
-            await background.service.wait(background.seconds * _rng.uniform(0.9, 1.1))
+            await background.service.wait(background.seconds * rng.uniform(0.9, 1.1))
 
     async def _run_once(self, background: BackgroundService) -> None:
         """Runs the service once, unless only the leader may and this broker is not the leader. A

@@ -10,7 +10,6 @@ probe: another process may have created the queue a moment ago. Rows of queues a
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -23,6 +22,7 @@ from app.http.schema_types import value_or
 from app.queues import store
 from app.queues.schemas import RateLimit, Retention, RetentionMode
 from app.queues.store import QueueRow
+from app.rng import rng
 from app.slices import in_slices, map_in_slices
 
 PAGE_SIZE = 250  # queues that one statement reads: the driver decodes them in one go
@@ -70,7 +70,7 @@ class Queue:
         """Chooses the lane of a new job: that of its group, or a random lane if it has no group."""
         if group is not None:
             return self.all_lanes[lane_of_group(group, self.row.group_lanes)]
-        return self.all_lanes[random.randrange(self.lanes) if self.lanes > 1 else 0]
+        return self.all_lanes[rng.randrange(self.lanes) if self.lanes > 1 else 0]
 
 
 class QueueCache:
