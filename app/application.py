@@ -1,11 +1,12 @@
 """Builds the FastAPI application: routers, fast routes, readiness checks and lifespan.
 
-A broker's life, as `_lifespan` runs it:
+`_lifespan` does the following:
 
-- start, database reachable: open the connection pool, start the background services
-- start, database unreachable: open the connection pool, serve, wait for the database, then start
-  the background services
-- SIGTERM: stop the background services, finish running statements, write statistics, close the pool
+- start, if the database is reachable: open the connection pool, start the background services
+- start, if the database is unreachable: open the connection pool, serve requests, wait for the
+  database, then start the background services
+- SIGTERM: stop the background services, finish running statements, requeue the jobs of abandoned
+  leases, write statistics, close the pool
 """
 
 import asyncio
@@ -67,7 +68,7 @@ job under a lease and proves it with the lease token. If an effect must not happ
 
 
 def create_app(settings: Settings, dsn: str) -> FastAPI:
-    """Builds the application, which connects to the database when its lifespan starts."""
+    """Builds the application. It connects to the database only when its lifespan starts."""
     broker = build_broker(settings, dsn)
     app = FastAPI(
         title="Longshore",
@@ -137,8 +138,8 @@ async def _clock_failure(broker: Broker) -> DatabaseUnavailable | None:
 
 
 async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
-    """Waits for the database, because a broker may start before it, and then starts the background
-    services. They need the database's clock, so they cannot start earlier."""
+    """Waits for the database, because a broker may start before its database. Then starts the
+    background services, which need the database's clock."""
     while await _clock_failure(broker) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
     log.info("database reached")
@@ -147,7 +148,7 @@ async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
 
 async def _start(broker: Broker, runner: ServiceRunner) -> None:
     """Starts the background services, even if the schema is outdated, because it may be migrated
-    later. Logs once that the migration is missing."""
+    later. Logs once that the schema is outdated."""
     broker.start(runner)
     try:
         problem = schema_problem(await migrations.current_revision(broker.infra.db))
@@ -163,8 +164,8 @@ def _checks(broker: Broker) -> dict[str, health.HealthCheck]:
         return "answers"
 
     async def schema() -> str:
-        """Fails if the schema is older than this release needs. A newer schema is fine, because
-        migrations run before the release that needs them."""
+        """Fails if the schema is older than the schema of this release. Accepts a newer schema,
+        because migrations run before the release that needs them is deployed."""
         revision = await migrations.current_revision(broker.infra.db)
         if (problem := schema_problem(revision)) is not None:
             raise Problem(problem)

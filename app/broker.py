@@ -1,8 +1,8 @@
-"""Builds all services of one broker process. Starts them, drains them, and finishes their work.
+"""Builds all services of one broker process, starts them, drains them, and finishes their work.
 
 Only this module imports the services of all packages. `build_broker` builds a service after the
-services that it needs. Its list `background` says which services run in every broker and which only
-in the leader.
+services that it needs. The tuple `background` in `build_broker` says which services run in every
+broker, and which run only in the leader.
 """
 
 import asyncio
@@ -116,14 +116,14 @@ class Broker:
         runner.start_task("notifier", self.infra.notifier.run)
 
     def drain(self) -> None:
-        """Answers the requests that wait for jobs or for the result of a job. From then on /readyz
-        fails."""
+        """Answers all requests that wait for jobs or for the end of a job. Makes /readyz fail."""
         self.pollers.drain()
         self.reader.drain()
 
     async def finish(self) -> None:
         """Waits until accepted requests are stored, requeues the jobs of abandoned leases, and
-        writes statistics. Gives up what fails or takes longer than FINISH_SECONDS."""
+        writes statistics. Ignores errors. The first two steps end after FINISH_SECONDS at the
+        latest."""
         with suppress(Exception):
             async with asyncio.timeout(FINISH_SECONDS):
                 await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())
@@ -194,7 +194,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     ready_poller = ReadyPoller(infra=infra, queues=queues, pollers=pollers, events=events)
     scan_seconds = settings.sweep_seconds
     background = (
-        # In every broker. Those that the due check wakes also run at a long interval of their own.
+        # Services of every broker. A service that the due check wakes also runs at a long interval.
         BackgroundService("clock", ClockSampler(infra=infra), 1.0),
         BackgroundService("server checks", infra.server_checks, server_checks.SECONDS),
         BackgroundService("config versions", infra.config_versions, config_versions.CHECK_SECONDS),
@@ -209,7 +209,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         BackgroundService("poll history", FunctionService(poll_history.write), 1.0),
         BackgroundService("durations", FunctionService(stats.write_durations), 1.0),
         BackgroundService("queue health", FunctionService(stats.watch_health), 5.0),
-        # In one broker at a time, the leader.
+        # Services that run in one broker at a time, the leader.
         BackgroundService("statistics", FunctionService(stats.aggregate), 1.0, leader_only=True),
         BackgroundService("partitions", Partitions(infra=infra, queues=queues), 60.0, leader_only=True),
         BackgroundService("cleaner", Cleaner(infra=infra, dead_letters=dead_letters), 60.0, leader_only=True),

@@ -1,5 +1,5 @@
-"""The errors of the API, as a tree. Every package raises them; only `app.http.problems` renders
-them as responses (RFC 9457).
+"""The errors of the API. All packages raise them; only `app.http.problems` renders them as
+responses (RFC 9457).
 
 Problem
 ├── MalformedJson 400 · BadRequest 400
@@ -19,11 +19,11 @@ from typing import ClassVar, Literal, NamedTuple
 from uuid import UUID
 
 Outcome = Literal["not_done", "unknown"]
-MAX_FAULTS = 10  # listed in one problem; its detail reports the total number
+MAX_FAULTS = 10  # maximum number of faults in one problem; its detail contains the total number
 
 
 class Fault(NamedTuple):
-    """One error in a request and its place, as a JSON pointer (RFC 6901)."""
+    """One error in a request. `pointer` is its place in the body, as a JSON pointer (RFC 6901)."""
 
     pointer: str
     code: str
@@ -31,8 +31,8 @@ class Fault(NamedTuple):
 
 
 class Problem(Exception):
-    """An error that becomes a response: a status, a code for programs, a sentence for people
-    (`detail`), and with some codes further members."""
+    """An error that becomes a response. It has a status, a `code` for programs, a sentence for
+    people (`detail`) and, for some codes, further members."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
@@ -57,7 +57,7 @@ class Problem(Exception):
     def set_faults(self, faults: Sequence[Fault], count: int = 0) -> None:
         """Sets the faults that the response lists.
 
-        `count` is the total number if `faults` has only the first of them."""
+        `count` is the total number of faults, if `faults` contains only the first ones."""
         self.faults = faults
         self.fault_count = max(count, len(faults))
 
@@ -77,21 +77,22 @@ class ValidationFailed(Problem):
     def of(cls, faults: Sequence[Fault], count: int = 0) -> "ValidationFailed":
         """Builds one problem for all errors of a request.
 
-        `count` is the total number if `faults` has only the first of them."""
+        `count` is the total number of errors, if `faults` contains only the first ones."""
         count = max(count, len(faults))
         detail = faults[0].detail if count == 1 else f"{error_count(count)}; the first: {faults[0].detail}"
         return cls(detail, faults=faults, fault_count=count)
 
 
 def error_count(count: int) -> str:
-    """Formats the number of errors: "3 errors". Adds how many are listed if not all of them are."""
+    """Formats the number of errors: "3 errors", or "30 errors, 10 listed" above MAX_FAULTS."""
     return f"{count} errors, {MAX_FAULTS} listed" if count > MAX_FAULTS else f"{count} errors"
 
 
 def raise_for_faults(faults: Iterable[Fault | None], unlisted: int = 0) -> None:
-    """Raises one ValidationFailed for all faults of several checks. Returns if there is none.
+    """Raises one ValidationFailed with the faults of several checks, if there are any.
 
-    `unlisted` is the number of further faults, which are counted but not in `faults`."""
+    A check that found no fault has None in `faults`. `unlisted` is the number of further faults,
+    which are counted but are not in `faults`."""
     listed = [fault for fault in faults if fault is not None]
     if listed:
         raise ValidationFailed.of(listed, len(listed) + unlisted)

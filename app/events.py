@@ -1,5 +1,5 @@
-"""Events by which the services of one process react to each other. An event says what happened, and
-is published after the commit.
+"""The event bus, by which the services of one process react to each other. An event says what has
+happened, and is published after the commit.
 
     event            published by                           subscribers
     JobsMoved        enqueues, every transition of jobs     `grep -rn "subscribe_moved("` lists them
@@ -10,8 +10,8 @@ is published after the commit.
     WorkerDirected   worker registry                        pollers
     LeasesAbandoned  sync match, long poll                  lease returner
 
-Handlers are synchronous. They must not block and must not raise: they wake a service, set an alarm
-or fill a set. A lost event costs latency, never a job, because every subscriber also scans
+Handlers are synchronous, and must neither block nor raise: a handler wakes a service, starts a
+timer or adds to a set. A lost event costs latency, never a job, because every subscriber also scans
 periodically.
 """
 
@@ -30,9 +30,9 @@ FINISHED = ("completed", "dead", "cancelled")
 class MovedJob(Protocol):
     """A job that has reached a new state. A new job counts, too: it has reached its first state.
 
-    has_dependents   whether other jobs depend on it
-    admission        the number of its admission; for a job whose lease has ended, the number that
-                     it had during the lease
+    has_dependents   whether other jobs depend on this job
+    admission        the number of the job's admission; for a job whose lease has ended, the number
+                     during the lease
     """
 
     @property
@@ -60,7 +60,7 @@ class MovedJob(Protocol):
 class MovedJobRow(NamedTuple):
     """The row that a statement returns for each job that it has moved to a new state.
 
-    A statement may return further columns after these.
+    A statement may return more columns after these.
     """
 
     id: UUID
@@ -73,7 +73,7 @@ class MovedJobRow(NamedTuple):
 
 
 class JobsMoved(NamedTuple):
-    """Jobs of one lane have reached one state. New jobs count, too."""
+    """Jobs of one lane have reached the same new state. New jobs count, too."""
 
     lane: int
     state: str
@@ -82,7 +82,7 @@ class JobsMoved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobsClaimable:
-    """At most `count` jobs of this lane, of any type, may have become claimable. Leases that count
+    """At most `count` jobs of this lane, of any type, may have become claimable: leases that count
     against `max_running` have ended, or a rule has changed."""
 
     lane: int
@@ -108,7 +108,8 @@ class JobsPurged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigNotified:
-    """Another process has changed the configuration, or its notification may have been lost."""
+    """Another process has changed the configuration, or may have done so while notifications were
+    lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ class WorkerDirected:
 
 
 class AbandonedLease(Protocol):
-    """A lease that may be stored although no worker has received it. `lease_seconds` is its
-    length."""
+    """A lease that may be stored in the database, although no worker has received it.
+    `lease_seconds` is the length of the lease."""
 
     @property
     def id(self) -> UUID: ...
@@ -134,7 +135,7 @@ class AbandonedLease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LeasesAbandoned:
-    """These leases may be stored, but no worker has received them."""
+    """Leases that may be stored in the database, although no worker has received them."""
 
     leases: Sequence[AbandonedLease]
 
@@ -150,7 +151,7 @@ class EventBus:
         self._handlers[event].append(handler)
 
     def subscribe_moved(self, states: Iterable[str], handler: Callable[[JobsMoved], None]) -> None:
-        """Subscribes to JobsMoved, for jobs that have reached one of these states."""
+        """Subscribes the handler to JobsMoved, for jobs that have reached one of these states."""
         for state in states:
             self._moved_handlers[state].append(handler)
 

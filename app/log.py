@@ -33,18 +33,18 @@ def configure(level: str) -> None:
 
 
 class _LossyFile:
-    """A file that drops what cannot be written: the reader of the pipe has exited, or the disk is
-    full.
+    """A file that drops a line if writing it fails: the reader of the pipe has exited, or the disk
+    is full.
 
-    Otherwise a call would fail after its commit, because it could not be logged. Nothing is
-    buffered: Python would fail to write it at exit, and change the exit status."""
+    Otherwise a call could fail after its commit, because of a log line. The file has no buffer:
+    Python would fail to write a buffer at exit, and change the exit status."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = getattr(file, "raw", file)
 
     def write(self, line: bytes) -> None:
         with suppress(OSError):
-            while line and (written := self._file.write(line)):  # None: the pipe is full and does not block
+            while line and (written := self._file.write(line)):  # None if a non-blocking pipe is full
                 line = line[written:]
 
     def flush(self) -> None:
@@ -53,7 +53,7 @@ class _LossyFile:
 
 
 def capture_everything_else() -> None:
-    """Writes warnings and uncaught exceptions as log lines, too.
+    """Writes warnings and uncaught exceptions as JSON lines, too.
 
     A log pipeline that reads the stderr of `serve` may expect JSON on every line."""
     logging.captureWarnings(True)
@@ -76,7 +76,8 @@ class _Forward(logging.Handler):
 def _describe_error(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Adds the type, the message and the traceback of an exception to the log line.
 
-    Removes the DETAIL that Postgres appends: it contains the row, with payload and lease token."""
+    Removes the DETAIL that Postgres appends to a message, because it contains the row, with payload
+    and lease token."""
     exc_info = event.pop("exc_info", None)
     error = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
     if isinstance(error, BaseException):

@@ -17,7 +17,8 @@ class Metrics:
             ["operation", "status"],
             registry=self.registry,
         )
-        # One for each of the four layers that keep claimed jobs from being lost (long_poll.py).
+        # One counter for each of the four layers that keep claimed jobs from being lost (see
+        # app/leases/long_poll.py).
         self.parked_left = self._counter(
             "claims_parked_left", "Clients that disconnected from a parked poll before it claimed a job."
         )

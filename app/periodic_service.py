@@ -1,12 +1,12 @@
-"""The base class of background services. They run at an interval, and at once when woken."""
+"""The base class of background services, which run at an interval, and at once when woken."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class PeriodicService:
-    """A background service. A subclass implements `run_once`, and `maintenance/services.py` calls
-    it at an interval, or at once after `wake`.
+    """A background service. A subclass implements `run_once`. `maintenance/services.py` calls
+    `run_once` at an interval, and at once after `wake`.
 
     A service that is woken during a run runs once more.
     """
@@ -33,7 +33,7 @@ class PeriodicService:
         if not self._woken.is_set():
             timer = asyncio.get_running_loop().call_later(seconds, self.wake)
             try:
-                await self._woken.wait()  # asyncio.timeout() would cost more than a run of most services
+                await self._woken.wait()  # asyncio.timeout() would take longer than a run of most services
             finally:
                 timer.cancel()
         self._woken.clear()

@@ -1,7 +1,8 @@
-"""The random numbers of the broker: jitter, lanes, first lanes of claims.
+"""The random number generator of the broker: for jitter, for the lane of a new job, and for the
+lane at which a claim begins.
 
-Not the generator of the module `random`: property tests seed that one, and detect other users of
-it. A broker that served a request in the same process made such a test fail.
+It is not the generator of the module `random`, because property tests seed that generator, and fail
+if other code uses it. A broker that served a request in the same process made such a test fail.
 """
 
 from random import Random

@@ -1,4 +1,4 @@
-"""All settings of the broker. They are immutable; each command builds them once.
+"""All settings of the broker. They are immutable; each command reads them once, when it starts.
 
 No other module reads settings from the environment."""
 
@@ -26,7 +26,7 @@ WORKER_VARIABLES = ("URL", "KEY")
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can connect to the address."""
+    """Whether only this machine can connect to the address."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
 
 def misspelt_variables() -> list[str]:
     """Returns a warning for each LONGSHORE_ variable that is not a setting. The warning names the
-    most similar setting."""
+    most similar setting, if there is one."""
     known = [name.upper() for name in Settings.model_fields]
     names = sorted(name.removeprefix("LONGSHORE_") for name in os.environ if name.startswith("LONGSHORE_"))
     nearest = {name: get_close_matches(name, known, n=1) for name in names if name not in {*known, *WORKER_VARIABLES}}

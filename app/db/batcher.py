@@ -19,11 +19,11 @@ L = TypeVar("L", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Calls in one statement: as many as a process serves at once, and not more, because the statement
-# keeps their payloads in memory.
+# Maximum number of calls in one statement: as many as a process serves at once. Not more, because
+# their payloads stay in memory during the statement.
 MAX_CALLS = 128
-# Rows in one statement. With 1000, all callers arrive and leave together, and the database and the
-# broker wait for each other in turns.
+# Maximum number of rows in one statement. With 1000, all callers shared one statement and continued
+# at the same time, so the database and the broker waited for each other in turns.
 MAX_WEIGHT = 400
 
 
@@ -62,7 +62,7 @@ class Batcher(Generic[L, T, R]):
         self._retries: set[asyncio.Task[None]] = set()
 
     async def run_batch(self, lane: L, items: Sequence[T], /) -> Sequence[R]:
-        """Runs one statement for all items. Returns one result for each, in the same order."""
+        """Runs one statement for all items. Returns one result for each item, in the same order."""
         raise NotImplementedError
 
     async def add(self, lane: L, item: T, weight: int) -> R:
@@ -78,14 +78,14 @@ class Batcher(Generic[L, T, R]):
         except DatabaseUnavailable as error:
             if error.outcome == "unknown":
                 mark_written()
-            # A new exception, because all callers of the batch share `error`, and this caller may
-            # have written earlier.
+            # A new exception, because all calls of the batch share `error`, and the outcome of this
+            # call also depends on earlier writes of its request.
             raise DatabaseUnavailable(error.detail, "unknown" if has_written() else "not_done") from error
         mark_written()
         return result
 
     async def finish(self) -> None:
-        """Waits until every call has its result, for the shutdown."""
+        """Waits, at shutdown, until all shared statements and retries have ended."""
         while tasks := [*self._tasks.values(), *self._retries]:
             await asyncio.wait(tasks)
 
@@ -102,7 +102,7 @@ class Batcher(Generic[L, T, R]):
             self._tasks[lane] = self._create_task(self._serve(lane))
             return
         waiting.append(call)
-        if len(waiting) == 1:  # the first to wait; earlier calls are in the running statement
+        if len(waiting) == 1:  # no other call waits; earlier calls are in the running statement
             self._start_timer(lane)
 
     def _create_task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
@@ -135,7 +135,7 @@ class Batcher(Generic[L, T, R]):
                 _fail(waiting, DatabaseUnavailable("the broker is stopping", "not_done"))
 
     def _take_batch(self, waiting: deque[_Call[T, R]]) -> list[_Call[T, R]]:
-        """Removes the calls of the next statement from the waiting ones: as many as MAX_CALLS and
+        """Removes the calls for the next statement from the waiting calls: as many as MAX_CALLS and
         `max_weight` allow, and at least one."""
         batch = [waiting.popleft()]
         weight = batch[0].weight
@@ -173,8 +173,8 @@ class Batcher(Generic[L, T, R]):
                     call.result.set_result(result)
 
     def _retry_each(self, lane: L, batch: Sequence[_Call[T, R]]) -> None:
-        """Retries each call alone. The retries run in parallel, because one of them may wait for
-        a row lock again, and must not delay the others."""
+        """Retries each call alone. The retries run concurrently, so that a retry that waits for a
+        row lock again does not delay the others."""
         for call in batch:
             task = self._create_task(self._run(lane, [call]))
             self._retries.add(task)
@@ -182,8 +182,8 @@ class Batcher(Generic[L, T, R]):
 
 
 def _may_concern_one_row(error: Exception) -> bool:
-    """Whether one invalid or locked row may have made the server reject the statement. Then each
-    call is retried alone."""
+    """Whether a single invalid or locked row may be the cause of the error. If so, each call is
+    retried alone."""
     return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 

@@ -1,11 +1,13 @@
-"""The connections of one process: how a caller acquires one, and what becomes of it afterwards.
+"""The connection pool of one process, and the checkouts by which callers use its connections.
 
-    idle   -> in use      at once
+    idle   -> in use      a caller acquires the connection
     in use -> idle        the `with` block ends, with or without an error of the server
     in use -> terminated  the caller is cancelled, or the server turns out to be read-only
+    any    -> terminated  the server is silent, superseded or no longer durable
 
-A caller that finds no idle connection waits for one, or opens one. Acquiring an idle connection and
-releasing it need no task, no timer and no round trip. asyncpg's own pool takes 100 µs for the same.
+A caller that finds no idle connection opens a new one, or waits for a release. Acquiring an idle
+connection and releasing it need no task, no timer and no round trip. asyncpg's own pool takes
+100 µs for both.
 """
 
 import asyncio
@@ -32,9 +34,9 @@ uses_reserved: ContextVar[bool] = ContextVar("uses_reserved", default=False)
 class Semaphore:
     """Admits at most `limit` holders at a time, first come, first served.
 
-    A release passes the slot on to the first waiter. So `free` is 0 while a caller waits, and one
-    comparison says whether `take` is allowed. `asyncio.Semaphore` has no `take`, and its `locked`
-    searches the waiters, which takes 0.4 µs.
+    A release passes the slot on to the first waiter. So `free` is 0 while a caller waits, and
+    comparing `free` with 0 is enough to know whether `take` is allowed. `asyncio.Semaphore` has no
+    `take`, and its `locked` searches the waiters, which takes 0.4 µs.
     """
 
     def __init__(self, limit: int) -> None:
@@ -42,7 +44,7 @@ class Semaphore:
         self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     def take(self) -> None:
-        """Acquires a slot. Allowed only while `free` is above 0."""
+        """Acquires a slot without waiting. Allowed only while `free` is above 0."""
         self.free -= 1
 
     async def acquire(self) -> None:
@@ -69,8 +71,8 @@ class Semaphore:
 
 
 class ConnectionPool:
-    """Keeps at most `limit` connections, opened on demand. `reserved` of them can be acquired only
-    with `reserved=True`."""
+    """Keeps at most `limit` connections, which it opens on demand. `reserved` is the number of them
+    that can be acquired only with `reserved=True`."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], limit: int, reserved: int) -> None:
         self._connect = connect
@@ -81,8 +83,8 @@ class ConnectionPool:
         self._is_closed = False
 
     def try_acquire(self, *, reserved: bool) -> "Connection | None":
-        """Acquires an idle connection. Returns None if the caller has to wait for a release or for
-        a new connection."""
+        """Acquires an idle connection. Returns None if the caller must wait, for a release or for a
+        new connection."""
         if not self._all.free or not (reserved or self._unreserved.free):
             return None
         connection = self._pop_idle()
@@ -140,7 +142,7 @@ class ConnectionPool:
 
 
 class CheckoutRegistry:
-    """Knows which checkout holds which connection, for all checkouts of one process. A checkout
+    """Records which checkout holds which connection, for all checkouts of one process. A checkout
     acquires its connection through this registry."""
 
     def __init__(self, *, pool: ConnectionPool, watchdog: Watchdog, metrics: Metrics, acquire_seconds: float) -> None:
@@ -184,13 +186,13 @@ class Checkout:
     """
 
     __slots__ = ("_is_unreplicated", "_outcome", "_registry", "_reserved", "began", "connection")
-    # Both are set inside the `with` block.
+    # Both attributes are set when the `with` block begins.
     connection: Connection
     began: float
 
     def __init__(self, registry: CheckoutRegistry, outcome: Outcome = "unknown") -> None:
-        """`outcome` is that of a call whose connection breaks: `not_done` if nothing that is sent
-        can write."""
+        """`outcome` is the write outcome if the connection breaks: `not_done` if no statement of
+        this checkout can write."""
         self._registry = registry
         self._outcome = outcome
         self._reserved = uses_reserved.get()
@@ -222,8 +224,8 @@ class Checkout:
 
     async def _fail(self, error: BaseException) -> None:
         """Raises DatabaseUnavailable in place of `error` if the schema or the server is the cause.
-        Otherwise returns, and the caller gets `error` itself. Terminates the connection if no
-        caller may use it again."""
+        Otherwise returns, and the caller gets `error` itself. Terminates the connection if it must
+        not be used again."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):
@@ -254,8 +256,8 @@ class Checkout:
 
 
 def _ends_connection(error: BaseException) -> bool:
-    """Whether no caller may use the connection again, because its caller was cancelled or its
-    server has become read-only."""
+    """Whether the connection must not be used again: its caller was cancelled, or its server has
+    become read-only."""
     if not isinstance(error, Exception):
         return True
     read_only = asyncpg.ReadOnlySQLTransactionError

@@ -1,8 +1,8 @@
-"""The database's clock as seen from this process: an offset to the monotonic clock, refreshed every
-second.
+"""Estimates the time of the database's clock, as an offset to the monotonic clock of this process.
+The offset is refreshed every second.
 
-All times that the broker uses come from here or from `now()` in SQL. The broker's own wall clock
-may be off by hours.
+All times that the broker uses come from this module or from `now()` in SQL, because the broker's
+own wall clock may be off by hours.
 """
 
 import math
@@ -25,8 +25,10 @@ def datetime_from_epoch(seconds: float) -> datetime:
 class DatabaseClock:
     """Estimates the database's time from samples.
 
-    Has two further clocks. When the database's clock jumps ahead, they follow only after a day.
-    Retention uses `retention`; the ends of unique keys are computed with `unique_windows`.
+    Two further clocks follow a jump ahead of the database's clock only after a day:
+
+    - `retention` decides which rows are too old
+    - `unique_windows` decides when unique keys with `for_seconds` end
     """
 
     def __init__(self) -> None:
@@ -40,19 +42,21 @@ class DatabaseClock:
         return self._offset is not None
 
     def now(self) -> datetime:
-        """Returns the database's time. Raises before the first sample: the broker's own clock is no
-        substitute, because it could end every lease."""
+        """Returns the database's time. Raises DatabaseUnavailable before the first sample, because
+        a wrong time from the broker's own clock could end every lease."""
         if self._offset is None:
             raise DatabaseUnavailable("the database's clock has not been read yet", "not_done")
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     async def refresh(self, db: Database) -> None:
-        """Takes a sample. The server reads its clock between the request and the response, which
-        bounds the offset from both sides.
+        """Takes a sample of the database's clock, and adjusts the offset.
+
+        The server reads its clock between the request and the response. So the times of request
+        and response give an upper and a lower bound of the offset. The offset is their middle.
 
         The bounds are the intersection of all samples so far: a slow round trip does not move the
-        clock, and quick ones make it more accurate. If the database's clock was set, the bounds of
-        the new sample do not overlap the old bounds, and replace them.
+        clock, and quick round trips make it more accurate. If the database's clock was set, the
+        bounds of the new sample do not overlap the old bounds, and replace them.
 
         The connection is acquired before the measurement. If the measured round trip included a
         second of waiting for a busy pool, it would move a new broker's clock by half a second.

@@ -1,17 +1,17 @@
-"""Version numbers of the configuration that every process caches.
+"""Keeps the cached configuration of every process fresh, by version numbers in the database.
 
-A change of the configuration increments its number. While callers use the configuration, every
-process reads the numbers several times a second, and reloads what has changed since it last read
-them. After a change, a NOTIFY makes it read them at once.
+A change of the configuration increments one of the numbers. While callers use the configuration,
+every process reads the numbers several times a second, and reloads the parts whose number has
+changed. After a change, a NOTIFY makes the other processes read the numbers at once.
 
     policies   queues and job types, as operators configure them
     cooldowns  groups that are cooling down; they change more often and are quick to read
-    api_keys   the keys that may call the API
+    api_keys   the API keys
 
 A check reads the numbers and reloads. The configuration of a process is fresh or stale:
 
     fresh   -> stale   the last check is older than FRESH_SECONDS, or ConfigNotified was published
-    stale   -> fresh   a check has run: the periodic one, or that of a caller in `ensure_fresh`
+    stale   -> fresh   a check has run, periodically or for a caller of `ensure_fresh`
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from app.periodic_service import PeriodicService
 
 CHECK_SECONDS = 0.15
 IDLE_CHECK_SECONDS = 2.0
-# The periodic check continues this long after the last use. A later caller finds stale versions and
-# runs the check itself: one more round trip.
+# After the last use of the configuration, checks run every CHECK_SECONDS for this long. A later
+# caller may find the configuration stale, and then runs a check itself: one more round trip.
 AWAKE_SECONDS = 5.0
 # The API promises that a change is in effect in every process within this time.
 FRESH_SECONDS = 0.25
@@ -37,9 +37,9 @@ VersionHandler = Callable[[], Awaitable[None]]
 
 
 class ConfigVersions(PeriodicService):
-    """Checks the version numbers. When a number has changed since the last check, calls the
-    handlers that subscribed to it, in the order in which they subscribed. The process that made
-    the change calls its own handlers, too."""
+    """Checks the version numbers. If a number has changed since the last check, calls the handlers
+    of that number in the order of their subscriptions. The process that made the change calls its
+    own handlers, too."""
 
     def __init__(self, *, db: Database, notifier: Notifier, events: EventBus) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class ConfigVersions(PeriodicService):
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        """Runs a check if callers used the configuration in the last AWAKE_SECONDS, so that the
-        next callers find it fresh. Otherwise runs one every IDLE_CHECK_SECONDS."""
+        """Runs a check if a caller has used the configuration in the last AWAKE_SECONDS, so that
+        the next callers find it fresh. Otherwise runs a check every IDLE_CHECK_SECONDS."""
         now = time.monotonic()
         if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
             await self.check_now()
 
     async def check_now(self) -> None:
-        """Runs a check. Waits first if another one is running."""
+        """Runs a check. If another check is running, first waits for its end."""
         async with self._check_lock:
             await self._check()
 
@@ -82,9 +82,11 @@ class ConfigVersions(PeriodicService):
         self._used_at = time.monotonic()
 
     async def ensure_fresh(self) -> None:
-        """Returns when the configuration is at most 250 ms old, or was read after this call began.
-        If it is older, runs a check; concurrent callers share one. A caller that joined a slow
-        check runs a second one, because the age counts from the beginning of a check."""
+        """Guarantees that the configuration is at most 250 ms old, or was read during this call.
+
+        If the configuration is older, runs a check; concurrent callers share one check. After a
+        slow check, runs another check, because the age counts from the beginning of a check.
+        """
         self.record_use()
         for _ in range(2):
             if self.is_fresh:
@@ -108,19 +110,19 @@ class ConfigVersions(PeriodicService):
         self._checked_at = began
 
     async def bump(self, db: Executor, name: Name) -> None:
-        """Increments a number. Call it in the transaction that changes the configuration. The lock
-        of the number's row serializes such transactions."""
+        """Increments a version number. Call this in the transaction that changes the configuration.
+        The lock on the row of the number serializes such transactions."""
         await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:
-        """Puts a committed change into effect: in this process before it returns, in the others
-        within FRESH_SECONDS. Call it after the commit."""
+        """Puts a committed change into effect: in this process before the call returns, in the
+        other processes within FRESH_SECONDS. Call this after the commit."""
         await self.check_now()
         self._notifier.announce_config()
 
 
 def _retrieve_exception(check: "asyncio.Future[None]") -> None:
-    """Retrieves the exception of a check. If every caller that shared the check was cancelled,
-    asyncio would otherwise log an exception that was never retrieved."""
+    """Retrieves the exception of a check, so that asyncio does not log it as never retrieved if
+    every caller that shared the check was cancelled."""
     if not check.cancelled():
         check.exception()

@@ -1,4 +1,4 @@
-"""Parses a DSN: which servers it names, and whether their certificates must be verified. No I/O."""
+"""Parses a DSN: its servers, its options, and whether certificates must be verified. No I/O."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -16,15 +16,15 @@ _INVALID_URL = (
 
 
 class Host(NamedTuple):
-    """A server: a name, an address, or the folder of its Unix socket."""
+    """One server of a DSN. `host` is a name, an address, or the folder of a Unix socket."""
 
     host: str
     port: int
 
 
 def hosts(dsn: str) -> list[Host]:
-    """Returns the hosts of the DSN, in the order in which it names them. Returns an empty list if
-    the DSN names no host: the driver then tries its defaults on this machine."""
+    """Returns the hosts of the DSN, in the order of the DSN. Returns an empty list if the DSN names
+    no host: the driver then uses PGHOST or, without it, its defaults on this machine."""
     parts, options = _split(dsn)
     host_list = _host_list(parts)
     if host_list:
@@ -35,8 +35,8 @@ def hosts(dsn: str) -> list[Host]:
 
 
 def requires_tls(dsn: str) -> bool:
-    """Whether the broker enforces TLS: the DSN has no `sslmode`, and at least one host is on
-    another machine."""
+    """Whether the broker enforces TLS although the DSN does not ask for it: the DSN has no
+    `sslmode`, and at least one of its hosts is on another machine."""
     return "sslmode" not in _split(dsn)[1] and not all(
         (host.host.startswith("/") or is_loopback(host.host)) for host in hosts(dsn)
     )
@@ -48,11 +48,11 @@ def options(dsn: str) -> Options:
 
 
 def _split(dsn: str) -> tuple[SplitResult, Options]:
-    """Splits the URL. Rejects a list of hosts with an IPv6 address in brackets. Newer versions of
-    Python reject it, too; older ones read it as one host."""
+    """Splits the URL. Rejects a list of hosts that contains an IPv6 address in brackets. Newer
+    versions of Python reject such a list, too; older versions read it as one host."""
     try:
         parts = urlsplit(dsn)
-    except ValueError:  # its text may repeat the password
+    except ValueError:  # the text of this error may contain the password
         raise ValueError(_INVALID_URL) from None
     host_list = _host_list(parts)
     if "," in host_list and "[" in host_list:
@@ -75,8 +75,8 @@ def _parse_host(spec: str, default_port: int) -> Host:
 
 
 def _parse_port(text: str) -> int:
-    """Parses the port. The error does not repeat the text: if a password has an unescaped slash,
-    the text is a part of the password."""
+    """Parses the port. The error message does not contain the text, which is a part of the password
+    if the password contains an unescaped slash."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise ValueError("the port must be a number from 1 to 65535")
     return int(text)

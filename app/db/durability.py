@@ -1,11 +1,11 @@
-"""Decides from a server's settings whether it keeps the writes that it acknowledges. No I/O.
+"""Decides from the settings of a server whether acknowledged writes can be lost. No I/O.
 
 `server_checks` reads the settings. See docs/reliability/rules.md#r19.
 """
 
 from collections.abc import Iterator, Mapping
 
-# The columns that `durability_failures` needs, for a SELECT.
+# The columns of a SELECT for `durability_failures`.
 DURABILITY_COLUMNS = """
     current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
@@ -16,8 +16,8 @@ ServerRow = Mapping[str, str | int | None]  # the settings of a server, and coun
 
 
 def durability_failures(server: ServerRow) -> Iterator[str]:
-    """Yields a sentence for each setting of the server with which an acknowledged job can be lost.
-    With `LONGSHORE_REQUIRE_DURABLE` the broker does not use a server with such a setting."""
+    """Yields a sentence for each setting of the server that can lose an acknowledged job. With
+    `LONGSHORE_REQUIRE_DURABLE` the broker does not use a server with such a setting."""
     if server["fsync"] != "on":
         yield "fsync is off: a power cut loses jobs"
     if server["full_page_writes"] != "on":
@@ -30,7 +30,8 @@ def durability_failures(server: ServerRow) -> Iterator[str]:
 
 def durability_warnings(server: ServerRow, connections: int) -> Iterator[str]:
     """Yields a sentence for each problem of the server that loses no job, but that an operator
-    should know about. `connections` is the number that one broker process may open."""
+    should know about. `connections` is the number of connections that one broker process may
+    open."""
     if server["data_checksums"] != "on":
         yield "data_checksums is off: a broken disk goes unnoticed"
     if server["standby_names"] and server["standbys"] == 0:

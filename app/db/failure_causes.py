@@ -1,7 +1,7 @@
 """Describes why a database call failed, for callers and for operators. No I/O.
 
-The 503 of a caller names no host, nor does `/readyz`, which needs no key. For the log the DSN is
-passed as well: the text then includes host and port, never the password.
+Texts for responses contain no host, because any caller can get a 503, and `/readyz` needs no API
+key. Texts for the log are made with the DSN. They contain host and port, but never the password.
 """
 
 import errno
@@ -47,8 +47,8 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def describe(error: BaseException, dsn: str | None = None) -> str:
-    """Describes why the call failed. With a DSN, the text ends with the addresses of its hosts, or
-    names the TLS option that cannot be used."""
+    """Describes why the call failed. With a DSN, the text also contains the hosts of the DSN, or
+    the TLS option that cannot be used."""
     if dsn and isinstance(error, TlsError):
         return str(error)
     known = next((text for kinds, text in _CAUSES if isinstance(error, kinds)), None)
@@ -75,7 +75,7 @@ def _address(host: Host) -> str:
 
 def _describe_os_error(error: OSError) -> str:
     """Describes an error by its errno. Also searches the text for the errno, because asyncio raises
-    one error without `errno` for a host with several addresses."""
+    an error without `errno` if a host has several addresses."""
     match = _ERRNO.search(str(error))
     number = error.errno or (int(match[1]) if match else None)
     if number == errno.ECONNREFUSED:

@@ -1,4 +1,4 @@
-"""The dependencies that every service shares: settings, metrics, the database and its clock."""
+"""The dependencies that all services share, such as the settings, the database and its clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infrastructure:
-    """What every service needs, built once per process: settings, metrics, database, clock, ids,
-    notifier and configuration versions."""
+    """The dependencies that all services share: settings, metrics, database connections and checks,
+    clock, job ids, notifier and config versions. Built once per process."""
 
     settings: Settings
     metrics: Metrics
@@ -27,7 +27,7 @@ class Infrastructure:
     server_checks: ServerChecks
     clock: DatabaseClock
     now: Callable[[], datetime]  # `clock.now`
-    # The time of `clock.retention`, which follows a jump ahead of the database's clock a day later.
+    # `clock.retention.now`: if the database's clock jumps ahead, this time follows a day later.
     retention_now: Callable[[], datetime]
     job_ids: JobIdGenerator
     notifier: Notifier

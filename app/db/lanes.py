@@ -1,7 +1,7 @@
-"""Lanes, and job ids that contain them.
+"""Computes lanes, and generates job ids, which contain the lane of the job.
 
 A lane is a shard of a queue, and the shard key of every table of jobs. The lanes of a queue are
-`queue_id * 256`, `queue_id * 256 + 1` and so on. A job's id is a UUIDv7 that contains its lane:
+`queue_id * 256`, `queue_id * 256 + 1` and so on. A job id is a UUIDv7 that contains the lane:
 
     bits    48            4        12       2        24    38
     field   milliseconds  version  counter  variant  lane  random
@@ -24,10 +24,10 @@ from app.slices import in_slices
 T = TypeVar("T")
 
 LANES_PER_QUEUE = 256
-KEY_LANES = 256  # lanes 0..255 belong to no queue: queue ids start at 1
+KEY_LANES = 256  # lanes 0 to 255 are for deduplication keys, not for a queue: queue ids start at 1
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=(1 << 128) - 1)  # every job id is between them
 
-# Fields of a job id; see the drawing above.
+# Fields of a job id; see the table at the top.
 _LANE_BITS = 24
 _RANDOM_BITS = 38
 _LANE_MASK = (1 << _LANE_BITS) - 1
@@ -40,7 +40,7 @@ _first, _int = itemgetter(0), attrgetter("int")
 def lane_of(job_id: UUID) -> int:
     """Extracts the lane from a job id.
 
-    Any UUID yields a lane; if it is not a job id, no job is found there.
+    Accepts any UUID: if it is not a job id, the lane has no job with this id.
     """
     return (job_id.int >> _RANDOM_BITS) & _LANE_MASK
 
@@ -54,22 +54,22 @@ def lanes_of(queue_id: int, lanes: int) -> range:
 
 
 def queue_lock_id(queue_id: int) -> int:
-    """Returns the number of the queue lock in `lane_locks`. The queue lock makes counting the
-    waiting jobs (for `max_waiting`) and inserting atomic. It is separate from the lane locks, so
-    that counting does not block claims and admissions."""
+    """Returns the id of the queue lock in `lane_locks`. The queue lock makes counting the waiting
+    jobs (for `max_waiting`) and inserting atomic. It is separate from the lane locks, so that
+    counting does not block claims and admissions."""
     return -queue_id
 
 
 def caller_lock_id(name: str) -> int:
-    """Returns the number of the caller lock in `lane_locks`, below the numbers of all queue locks.
-    The caller lock makes counting the leases of a caller and claiming atomic. The number is a hash
-    of the caller's name; callers with the same hash wait for each other."""
+    """Returns the id of the caller lock in `lane_locks`, which is below the ids of all queue locks.
+    The caller lock makes counting the leases of a caller and claiming atomic. The id is a hash of
+    the caller's name; callers with the same hash wait for each other."""
     return -(1 << 20) - digest("caller", name).int % (1 << 20)
 
 
 def created_at(job_id: UUID) -> datetime:
-    """Extracts the time at which a job was created, by the database's clock, from its id. No row
-    needs to store that time again."""
+    """Extracts from a job id the time at which the job was created, by the database's clock. So no
+    row needs a column for that time."""
     return _instant(job_id.int >> 80)
 
 
@@ -81,39 +81,39 @@ def _instant(milliseconds: int) -> datetime:
 
 
 def first_id_at(instant: datetime) -> UUID:
-    """Returns the lower bound of the ids of jobs that are created in the millisecond of `instant`.
-    With it, a filter by time can use the index on ids."""
+    """Returns a lower bound for the ids of all jobs created in the millisecond of `instant` or
+    later. With this bound, a filter by time can use the index on ids."""
     return UUID(int=max(0, _milliseconds(instant)) << 80)
 
 
 def digest(*parts: str) -> UUID:
-    """Hashes the parts to 128 bits. The separator cannot occur in a part, so ("a", "bc") and ("ab",
-    "c") differ."""
+    """Hashes the parts to 128 bits. No part contains the separator, so the hashes of ("a", "bc")
+    and ("ab", "c") differ."""
     return UUID(bytes=blake2b("\x1f".join(parts).encode(), digest_size=16).digest())
 
 
 def shared_digest(*parts: str) -> UUID:
-    """Like `digest`, for hashes that SQL must compute as well (longshore_enqueue_v1): Postgres has
-    sha256 and no blake2b."""
+    """Like `digest`, for hashes that the SQL function longshore_enqueue_v1 must compute, too. Uses
+    sha256, because Postgres has no blake2b."""
     return UUID(bytes=sha256("\x1f".join(parts).encode()).digest()[:16])
 
 
 def lane_of_group(group: str, lanes: int) -> int:
-    """Returns the lane that a group belongs to, from 0 to `lanes` - 1. Uses the first four bytes of
-    the hash, because SQL can compute with a number of that size."""
+    """Returns the index of a group's lane, from 0 to `lanes` - 1. Uses the first four bytes of the
+    hash, because SQL can compute with a number of that size."""
     return (shared_digest(group).int >> 96) % lanes
 
 
 def lane_of_key(key: UUID, lanes: int) -> int:
-    """Returns the lane that a deduplication key belongs to, from 0 to `lanes` - 1. Every process
-    and every release computes the same lane."""
+    """Returns the lane for a deduplication key, from 0 to `lanes` - 1. Every process and every
+    release must compute the same lane."""
     return key.int % lanes
 
 
 def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, list[T]]:
-    """Groups items by the lanes of their job ids. The lanes ascend, and so do the ids within a
-    lane, because statements lock jobs in this order. Sorts by integers, because they compare ten
-    times faster than UUIDs."""
+    """Groups items by the lanes of their job ids. Sorts the lanes, and the ids within a lane, in
+    ascending order, because statements lock jobs in this order. Compares the ids as integers, which
+    is ten times faster than comparing UUIDs."""
     lanes: dict[int, list[T]] = {}
     for number, item in sorted([(job_id(item).int, item) for item in items], key=_first):
         lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(item)
@@ -122,8 +122,8 @@ def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, 
 
 async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple[int, list[UUID]]]:
     """Groups thousands of ids by lane, and lets the event loop serve other requests in between.
-    Yields a lane with at most `size` of its ids at a time, in ascending order, because a statement
-    locks jobs in this order."""
+    Yields batches: a lane and at most `size` of its ids. Lanes, and the ids in a batch, ascend,
+    because statements lock jobs in this order."""
     lanes: dict[int, list[UUID]] = {}
     async for job_id in in_slices(ids):
         lanes.setdefault(lane_of(job_id), []).append(job_id)
@@ -133,7 +133,7 @@ async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple
 
 
 class JobIdGenerator:
-    """Generates job ids, which ascend within a process: a counter orders the ids of the same
+    """Generates job ids. The ids of one process ascend, because a counter orders the ids of a
     millisecond."""
 
     def __init__(self) -> None:
@@ -159,9 +159,11 @@ def _rng() -> Iterator[int]:
 
 
 def _job_id(tick: int, lane: int, random_bits: int) -> UUID:
-    """Builds an id from 60 bits of milliseconds and counter, the lane, and 64 random bits, of which
-    it uses 38. Returns asyncpg's subclass of UUID, which is created, compared and sent in a fifth
-    of the time."""
+    """Builds a job id. `tick` has the milliseconds in its upper 48 bits and the counter in its
+    lower 12 bits. Of the 64 random bits, the id contains 38.
+
+    Returns asyncpg's subclass of UUID, which is created, compared and sent in a fifth of the time.
+    """
     upper = (tick >> 12) << 16 | 0x7 << 12 | tick & 0xFFF
     return pgproto.UUID(_halves(upper, 0b10 << 62 | lane << _RANDOM_BITS | random_bits >> 64 - _RANDOM_BITS))
 

@@ -1,5 +1,4 @@
-"""Migrations with Alembic: upgrade and downgrade, the newest revision, and helpers for revision
-files."""
+"""Runs the migrations with Alembic. Contains helpers for the revision files in alembic/versions."""
 
 import time
 from collections.abc import Callable
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     from app.db.pool import Executor
 
 ROOT = Path(__file__).resolve().parents[2]
-MIGRATOR_LOCK = 0x6C6F6E67  # "long"
+MIGRATOR_LOCK = 0x6C6F6E67  # key of an advisory lock: "long" in ASCII
 LOCK_TIMEOUT = "200ms"
-# Each try gives up after LOCK_TIMEOUT, so that no claim waits longer than that for a migration.
+# A migration is tried this often. Each try waits at most LOCK_TIMEOUT for a lock, so that no claim
+# waits longer for a migration.
 TRIES = 50
 
 
@@ -49,9 +49,11 @@ class UpgradeResult(NamedTuple):
 
 
 def upgrade(dsn: str) -> UpgradeResult:
-    """Migrates to the newest revision of this release. `alembic/env.py` acquires the migration
-    lock, reads the revision before the upgrade, and stores it in the attributes of the
-    configuration."""
+    """Migrates the database to the newest revision of this release.
+
+    `alembic/env.py` acquires the migration lock, reads the old revision, and stores it in the
+    attributes of the Alembic configuration.
+    """
     alembic_config = config(dsn)
     try:
         _with_retries(lambda: command.upgrade(alembic_config, "head"))
@@ -87,7 +89,7 @@ async def current_revision(db: "Executor") -> str | None:
 
 @cache
 def older_than_head() -> frozenset[str | None]:
-    """Returns every revision before that of this release. A database with one of them must be
+    """Returns all revisions before the newest. A database with one of these revisions must be
     upgraded first. None stands for a database without a schema."""
     return frozenset(
         {None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()}
@@ -95,7 +97,7 @@ def older_than_head() -> frozenset[str | None]:
 
 
 def _with_retries(run: Callable[[], None]) -> None:
-    """Runs a migration, again and again while it cannot acquire a lock."""
+    """Runs a migration. If it cannot acquire a lock, tries again, up to TRIES times in all."""
     for left in reversed(range(TRIES)):
         try:
             run()
@@ -108,15 +110,15 @@ def _with_retries(run: Callable[[], None]) -> None:
 
 
 def run_files(revision_file: str, direction: str) -> None:
-    """Runs the SQL of a revision: `0001_x.up.sql` beside `0001_x.py`. A long revision has several
-    files, which run in the order of their names: `0001_x.1_tables.up.sql`,
+    """Runs the SQL of a revision, for example `0001_x.up.sql` beside `0001_x.py`. A long revision
+    has several files, which run in the order of their names: `0001_x.1_tables.up.sql`,
     `0001_x.2_functions.up.sql`.
 
-    Uses `execute` of the driver and not of SQLAlchemy, which would prepare the text of a file: a
-    prepared statement cannot contain several statements.
+    Uses `execute` of the driver. SQLAlchemy would prepare the text of a file, and a prepared
+    statement cannot contain several statements.
     """
     bind = op.get_bind()
-    bind.execute(text("SELECT 1"))  # begins the transaction, which the driver's call would not
+    bind.execute(text("SELECT 1"))  # begins the transaction; the driver's call would not
     adapted: Any = bind.connection.dbapi_connection
     for script in _scripts(revision_file, direction):
         adapted.run_async(lambda driver, script=script: driver.execute(script))
@@ -126,15 +128,15 @@ def run_files_in_autocommit(revision_file: str, direction: str) -> None:
     """Like `run_files`, but runs the statements one by one, for CREATE INDEX CONCURRENTLY, which
     cannot run in a transaction.
 
-    - The script is split at every semicolon, so neither a statement nor a comment of such a file
-      may contain one.
+    - The script is split at every semicolon, so no statement and no comment of such a file may
+      contain a semicolon.
     - The file must drop every index first (DROP INDEX CONCURRENTLY IF EXISTS): an interrupted
       CREATE INDEX CONCURRENTLY leaves an invalid index behind.
     """
     script = "".join(_scripts(revision_file, direction))
     with op.get_context().autocommit_block():
-        # CREATE INDEX CONCURRENTLY waits for older transactions. That blocks only other migrations,
-        # and a timeout would discard the whole build.
+        # CREATE INDEX CONCURRENTLY waits for older transactions. The wait blocks only other
+        # migrations, and a timeout would discard the whole index.
         op.get_bind().exec_driver_sql("SET lock_timeout = 0")
         for statement in filter(str.strip, script.split(";")):
             op.get_bind().exec_driver_sql(statement)
@@ -149,13 +151,13 @@ def _scripts(revision_file: str, direction: str) -> list[str]:
 
 
 def include_object(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
-    """Returns False for partitions, so that Alembic does not compare them with the models: they are
-    created and dropped over time, and the models do not contain them."""
+    """Returns False for partitions, so that Alembic does not compare them with the models. The
+    models do not contain partitions, because the broker creates and drops them over time."""
     return not (kind == "table" and (name or "").startswith("finished_jobs_"))
 
 
 def engine(dsn: str) -> AsyncEngine:
-    """Creates an SQLAlchemy engine whose connections PrimaryConnector opens: it uses no standby and
-    no superseded primary. SQLAlchemy does not read the DSN, because it spells some options
-    differently and supports no list of hosts."""
+    """Creates an SQLAlchemy engine that opens its connections with PrimaryConnector, and so uses no
+    standby and no superseded primary. SQLAlchemy does not read the DSN, because it has other names
+    for some options and supports no list of hosts."""
     return create_async_engine("postgresql+asyncpg://", async_creator=PrimaryConnector(dsn).connect, poolclass=NullPool)

@@ -1,6 +1,7 @@
-"""Wake-ups between processes: one connection that listens, and sends coalesced NOTIFYs.
+"""Sends wake-ups to the other processes, and receives wake-ups from them, on one connection.
 
-No job depends on a wake-up: a lost one costs the time until the next poll.
+Wake-ups in quick succession share one NOTIFY. A lost wake-up loses no job: the job waits until the
+ready poller finds it.
 
     connecting -> listening    LISTEN succeeded; QueueReady(None) is published, because
                                notifications sent while there was no connection are lost
@@ -19,28 +20,30 @@ from app.log import log
 from app.metrics import Metrics
 
 CHANNEL = "longshore"
-CONFIG_ID = 0  # stands for the configuration, in place of a queue id: no queue has it
-# NOTIFY takes a cluster-wide lock, so it never runs inside an enqueue. A process with few
-# notifications sends each at once. While more keep coming, the pauses grow, down to a rate of a
-# hundred NOTIFYs a second.
+CONFIG_ID = 0  # in place of a queue id, means the configuration; no queue has the id 0
+# Pause after a NOTIFY. NOTIFY takes a cluster-wide lock, so it never runs inside an enqueue. A
+# process with few notifications sends each at once. While more keep coming, the pause doubles up to
+# 10 ms, which limits the process to a hundred NOTIFYs a second.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.01
-# Interval and timeout. A black-holed connection never reports that it is dead, so it must answer a
-# statement regularly.
+# Interval and timeout of keepalives. If the network drops every packet, the connection never
+# reports that it is dead, so the server must answer a statement regularly.
 KEEPALIVE_SECONDS = 2.0
 MAX_IDS = 200  # in one NOTIFY: its payload holds 8000 bytes, and ids are short numbers
 
-# A wake-up may be lost in a crash, so its commit need not be flushed: with the cluster-wide lock
-# held, no transaction should wait for a disk. SET LOCAL, because behind a pooler the session is
-# shared. One text is one round trip. It needs no escaping, because its payload contains only hex
-# digits and spaces.
+# - synchronous_commit is off, because a transaction that holds the cluster-wide lock must not wait
+#   for a disk. A crash may then lose a wake-up, but no job.
+# - SET LOCAL, because behind a pooler other clients share the session.
+# - Both statements are one text, so that they need one round trip.
+# - The payload needs no escaping, because it contains only hex digits and spaces.
 _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
 
 class Notifier:
     """Notifies the other processes when a queue has claimable jobs or the configuration has
-    changed. Publishes the notifications that it receives from them as events.
+    changed. Publishes the notifications of other processes as events.
 
-    A notification is a list of queue ids. CONFIG_ID in it says that the configuration has changed.
+    The payload of a NOTIFY is the id of the sending process and a list of queue ids. CONFIG_ID in
+    the list says that the configuration has changed.
     """
 
     def __init__(self, *, dsn: str, metrics: Metrics, events: EventBus, enabled: bool) -> None:
@@ -60,8 +63,8 @@ class Notifier:
         self._announce(queue_id_of(event.lane))
 
     def announce_config(self) -> None:
-        """Notifies the other processes soon that the configuration has changed. The caller updates
-        its own process directly."""
+        """Notifies the other processes, by the next NOTIFY, that the configuration has changed. The
+        caller updates its own process directly."""
         self._announce(CONFIG_ID)
 
     def _announce(self, queue_id: int) -> None:
@@ -70,21 +73,20 @@ class Notifier:
             self._has_pending.set()
 
     async def run(self) -> None:
-        """Sends and listens forever on one connection, and replaces the connection when it
-        fails."""
+        """Sends and receives notifications forever, on one connection. Opens a new connection if
+        the old one fails."""
         while self._enabled:
             try:
                 await self._run_connected()
-            # Any error: without this task, this process would find other processes' jobs only by
-            # polling.
+            # Catches all errors: without this task, this process would find other processes' jobs
+            # only by polling.
             except Exception as error:
                 self._metrics.notify_failures.inc()
                 self._log_lost(error)
                 await asyncio.sleep(1)
 
     def _log_lost(self, error: Exception) -> None:
-        """Logs once that the connection was lost, and not again for each failed attempt to
-        reconnect."""
+        """Logs that the connection was lost, but not each failed attempt to reconnect."""
         if not self._is_lost:
             log.warning("LISTEN/NOTIFY connection lost", detail=describe(error, self._connector.dsn))
         self._is_lost = True
@@ -112,7 +114,8 @@ class Notifier:
         """Waits for pending notifications, sends them in one NOTIFY, and then pauses to limit the
         rate of NOTIFYs. Sends a keepalive if nothing is pending for KEEPALIVE_SECONDS."""
         try:
-            # Not wait_for: until Python 3.12 it loses a cancellation that arrives with the event.
+            # Not asyncio.wait_for: before Python 3.12 it loses a cancellation that arrives at the
+            # same time as the event.
             async with asyncio.timeout(KEEPALIVE_SECONDS):
                 await self._has_pending.wait()
         except TimeoutError:
@@ -137,8 +140,9 @@ class Notifier:
             self._publish(int(queue_id) if queue_id.isdigit() else None)
 
     def _publish(self, queue_id: int | None) -> None:
-        """Publishes a notification as an event. If `queue_id` is None, notifications may have been
-        lost, so it publishes that any queue or the configuration may have changed."""
+        """Publishes the event for one entry of a notification: ConfigNotified for CONFIG_ID,
+        QueueReady for a queue id. Publishes both events for None, which means that notifications
+        may have been lost."""
         if queue_id is None or queue_id == CONFIG_ID:
             self._events.publish(ConfigNotified())
         if queue_id != CONFIG_ID:

@@ -30,16 +30,19 @@ P = ParamSpec("P")
 
 CLOSE_SECONDS = 5
 ROWS_PER_PART = 100  # the driver takes 1.5 ms to decode a hundred jobs
-# No statement of the broker takes that long unless it waits for a standby or a disk.
+# A statement of the broker takes longer than this only if it waits for a standby or a disk.
 LONG_SECONDS = 5.0
 
-# With these errors Postgres has rolled back the whole transaction.
+# After one of these errors Postgres has rolled back the whole transaction.
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class Executor(Protocol):
-    """An object that runs SQL for store functions: the database or an autocommit connection, where
-    each statement commits alone, or a transaction, where all statements commit together."""
+    """An object that runs SQL. Store functions take one as a parameter:
+
+    - `Database` or `AutocommitConnection`: each statement commits alone
+    - `Transaction`: all statements commit together
+    """
 
     async def rows(self, sql: str, *args: object) -> list[Record]: ...
 
@@ -64,14 +67,17 @@ class Transaction:
         return await self._connection.fetchval(sql, *args)
 
     async def rows_in_parts(self, sql: str, *args: object) -> list[Record]:
-        """Reads the rows with a cursor, a part at a time. The event loop serves other requests
-        after each part."""
+        """Reads the rows with a cursor, ROWS_PER_PART at a time. The event loop serves other
+        requests after each part."""
         return [row async for row in self._connection.cursor(sql, *args, prefetch=ROWS_PER_PART)]
 
 
 class AutocommitConnection(Checkout):
-    """Runs statements that commit one by one. A deadlock or a serialization failure is retried
-    once: Postgres has rolled back the whole statement, so repeating it is safe."""
+    """Runs statements outside a transaction, so that each statement commits alone.
+
+    Runs a statement once more after a deadlock or a serialization failure. That is safe, because
+    Postgres has rolled back the whole statement.
+    """
 
     __slots__ = ()
 
@@ -101,7 +107,7 @@ class AutocommitConnection(Checkout):
 
 
 class Database:
-    """The database as one process uses it. `value`, `row` and `rows` run one statement in
+    """Runs SQL for all services of one process. `value`, `row` and `rows` run one statement in
     autocommit; `transaction` makes several statements atomic."""
 
     def __init__(self, dsn: str, settings: Settings, metrics: Metrics) -> None:
@@ -123,13 +129,13 @@ class Database:
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
-        """Starts the watchdog. Opens no connection, because a broker may start before its database;
-        /readyz reports that."""
+        """Starts the watchdog. Does not wait for a connection, because a broker may start before
+        its database. /readyz fails until the database answers."""
         self._watchdog_task = asyncio.create_task(self._watchdog.run(), name="database watchdog")
 
     async def close(self) -> None:
-        """Closes all connections. Waits CLOSE_SECONDS for running statements, and then terminates
-        them: a hung connection must not keep the process alive."""
+        """Closes all connections. Waits up to CLOSE_SECONDS for running statements, and then
+        terminates all connections. A hung connection must not keep the process alive."""
         self._watchdog_task.cancel()
         await asyncio.gather(self._watchdog_task, return_exceptions=True)
         try:
@@ -149,9 +155,10 @@ class Database:
         return connection
 
     def explain_to_operator(self, problem: DatabaseUnavailable) -> str:
-        """Returns the detail of the problem with host and port, which only operators may see."""
+        """Returns the detail of the problem for an operator. Unlike the detail in a response, the
+        text contains host and port of the database."""
         error = problem.__cause__
-        if isinstance(error, UnusableServer):  # raised by the watchdog, or because of the server's reply
+        if isinstance(error, UnusableServer):  # with a cause from the watchdog, without one from the connector
             error = None if isinstance(error.__cause__, TimeoutError) else error.__cause__
         return describe(error, self.dsn) if isinstance(error, OSError | asyncpg.PostgresError) else problem.detail
 
@@ -165,19 +172,21 @@ class Database:
         return self._checkouts.count_longer_than(LONG_SECONDS)
 
     def checkout(self) -> Checkout:
-        """Returns a checkout. Its `with` block acquires a connection of the driver."""
+        """Returns a checkout, which holds a connection of the driver during its `with` block."""
         return Checkout(self._checkouts)
 
     def autocommit(self) -> AutocommitConnection:
-        """Returns a connection for single statements, which its `with` block acquires. Read the
-        time inside the block, because acquiring may wait for a busy pool: with a time from before
-        the wait, a lease would be too short, or expired at delivery."""
+        """Returns an autocommit connection, which is acquired at the start of its `with` block.
+
+        Read the clock inside the block, because acquiring may wait for a busy pool. If a lease
+        began before the wait, it would be too short, or expired at delivery.
+        """
         return AutocommitConnection(self._checkouts)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Runs a transaction. It commits at the end of the `with` block, or rolls back after an
-        error in it."""
+        """Runs the `with` block in a transaction. Commits at the end of the block, or rolls back
+        after an error in the block."""
         async with self.checkout() as checkout:
             connection = checkout.connection
             await connection.execute("BEGIN")
@@ -192,7 +201,7 @@ class Database:
 
     @asynccontextmanager
     async def read_only_transaction(self, begin: str) -> AsyncIterator[Transaction]:
-        """Runs a read-only transaction, started by the statement `begin`."""
+        """Runs the `with` block in a read-only transaction, which the statement `begin` starts."""
         async with Checkout(self._checkouts, "not_done") as checkout:
             connection = checkout.connection
             await connection.execute(begin)
@@ -217,8 +226,9 @@ class Database:
 
 
 def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Decorates a function that ends leases or keeps them alive. It may use the reserved
-    connections, which claims and enqueues cannot use up."""
+    """Lets the decorated function use the reserved connections, which claims and enqueues cannot
+    use up. It decorates functions that end leases or keep them alive, and the check of the
+    configuration, because these functions need a valid API key."""
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -232,9 +242,9 @@ def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Co
 
 
 def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Decorates a function that runs a transaction. Calls it once more if Postgres rolled back the
-    transaction because of a deadlock or a serialization failure. The function must not change its
-    arguments."""
+    """Decorates a function that runs a transaction. Calls the function once more if Postgres rolled
+    back the transaction because of a deadlock or a serialization failure. The function must not
+    change its arguments."""
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -249,9 +259,11 @@ def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Corouti
 
 
 async def for_each(items: Iterable[S], action: Callable[[S], Awaitable[T]]) -> list[T]:
-    """Runs the action for every item, one after the other, and returns the results. An item may
-    fail with DatabaseUnavailable, for example because another transaction has locked its row. Then
-    the others still run, and the last such failure is raised at the end."""
+    """Runs the action for each item in turn, and returns the results.
+
+    If an action raises DatabaseUnavailable, for example because another transaction has locked a
+    row, the actions for the other items still run. Then the last such exception is raised.
+    """
     results: list[T] = []
     failure: DatabaseUnavailable | None = None
     async for item in in_slices(list(items)):

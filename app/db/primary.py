@@ -2,16 +2,16 @@
 replaced.
 
     standby                          unusable: it accepts no writes
-    timeline below the highest seen  unusable: a superseded primary, and what it accepts is lost
+    timeline below the highest seen  unusable: a superseded primary, whose writes would be lost
     timeline above the highest seen  used, after a promotion: connections to older timelines are
                                      terminated
     otherwise                        used
 
-The process remembers the highest WAL timeline that it has seen of each cluster. A server below it
-was replaced and does not know it yet. If the DSN names several hosts, the process uses the one with
-the highest timeline; a call that finds only unusable servers fails with a 503 `not_done`. A process
-that has just started knows no timeline, so it connects to all hosts first. See
-docs/reliability/rules.md#r10.
+The process remembers the highest WAL timeline that it has seen of each cluster. A server with a
+lower timeline was replaced and does not know that yet. If the DSN names several hosts, the process
+uses the host with the highest timeline. A call that finds only unusable servers fails with a 503
+`not_done`. A process that has just started knows no timeline, so it connects to all hosts first.
+See docs/reliability/rules.md#r10.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from app.db.durability import DURABILITY_COLUMNS, durability_failures
 
 Connection: TypeAlias = "asyncpg.Connection[Record]"
 
-# Limit for one of several hosts, so that a dead host uses up neither the time of a call nor that of
-# a watchdog probe.
+# Timeout for each host of a DSN with several hosts, so that a dead host uses up neither the time of
+# a call nor that of a watchdog probe.
 HOST_SECONDS = 1.5
 
 # Any role may call these functions, on Postgres 15 to 18. The name of the current WAL file begins
 # with the timeline in hexadecimal digits. pg_control_checkpoint() returns the timeline, too, but
-# only from the first checkpoint after a promotion on.
+# after a promotion it shows the new timeline only from the first checkpoint on.
 _IDENTIFY = f"""
 SELECT {DURABILITY_COLUMNS},
        pg_is_in_recovery() AS in_recovery,
@@ -51,7 +51,8 @@ UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceEr
 
 
 class UnusableServer(ConnectionError):
-    """The server is no primary, is not durable, or does not answer. Nothing was sent to it."""
+    """The broker must not use the server: a standby, a superseded primary, a server that is not
+    durable, or a silent server. No statement of the caller was sent."""
 
 
 class ServerIdentity(NamedTuple):
@@ -77,7 +78,7 @@ class PrimaryConnector:
 
     async def connect(self, **options: Any) -> Connection:
         """Opens a connection to the host of the last connection. If that fails, connects to all
-        hosts and uses the one with the highest timeline."""
+        hosts and uses the host with the highest timeline."""
         if not self._hosts:
             return (await self._connect(None, options))[0]
         if (last_host := self._last_host) is not None:
@@ -92,7 +93,7 @@ class PrimaryConnector:
 
     async def probe_other_hosts(self) -> None:
         """Connects to the other hosts to find out whether one of them was promoted, because the
-        host in use may not know it. If so, terminates the connections to the host in use."""
+        host in use may not know that. If so, terminates the connections to the host in use."""
         for host in self._hosts:
             if host != self._last_host:
                 with suppress(*UNREACHABLE):
@@ -100,15 +101,18 @@ class PrimaryConnector:
 
     def terminate(self, *, below: ServerIdentity | None = None) -> None:
         """Terminates all connections or, with `below`, only those to servers of the same cluster
-        with a lower timeline. The outcome of their statements is `unknown`. Sends no cancel
-        request: it would also end a commit's wait for its standby, and that commit, on this
-        server only, would become visible."""
+        with a lower timeline. The outcome of running writes is `unknown`.
+
+        Sends no cancel request, which would also end a commit's wait for its standby. The commit
+        would then be visible, but on this server only.
+        """
         for connection, identity in list(self._open.items()):
             if below is None or (identity.cluster == below.cluster and identity.timeline < below.timeline):
                 connection.terminate()
 
     async def _connect_to_best(self, options: dict[str, Any]) -> Connection:
-        """Connects to all hosts at once, and keeps the connection to the highest timeline."""
+        """Connects to all hosts at once, and keeps only the connection to the server with the
+        highest timeline."""
         attempts = [asyncio.create_task(self._connect(host, options)) for host in self._hosts]
         try:
             await asyncio.wait(attempts)
@@ -125,12 +129,12 @@ class PrimaryConnector:
         return best.result()[0]
 
     async def _connect(self, host: Host | None, options: dict[str, Any]) -> tuple[Connection, ServerIdentity]:
-        """Connects to a server and checks it. Returns the connection and the server's identity.
-        `host` is one of several hosts, or None if the DSN names at most one."""
+        """Connects to a server and checks the server. Returns the connection and the identity of
+        the server. `host` is one of several hosts, or None if the DSN names at most one host."""
         address: dict[str, Any] = host._asdict() | {"timeout": self._host_seconds} if host else {}
         connection: Connection = await asyncpg.connect(self.dsn, **(options | address | self._tls))
         try:
-            # The timeout covers a server that accepts the connection and then hangs.
+            # A second timeout, for a server that accepts the connection and then hangs.
             async with asyncio.timeout(self._host_seconds if host else None):
                 self._open[connection] = identity = self._check(await _identify(connection))
         except BaseException:
@@ -139,8 +143,9 @@ class PrimaryConnector:
         return connection, identity
 
     def _check(self, server: Record) -> ServerIdentity:
-        """Raises UnusableServer if the broker must not use the server. Otherwise terminates the
-        connections to servers of its cluster with a lower timeline, and returns its identity."""
+        """Raises UnusableServer if the broker must not use the server. Otherwise returns the
+        identity of the server, and terminates connections to servers of the same cluster with a
+        lower timeline."""
         if server["in_recovery"]:
             raise UnusableServer("the server is a standby: it accepts no writes")
         if self._durable and (failures := list(durability_failures(dict(server)))):
@@ -158,9 +163,9 @@ class PrimaryConnector:
 
 
 async def _identify(connection: Connection) -> Record:
-    """Reads from a server whether it is a standby, its cluster, its timeline and its durability
-    settings. If a provider hides the WAL functions, cluster and timeline are 0: a standby is still
-    recognized, a superseded primary is not."""
+    """Reads the cluster, the timeline and the durability settings of a server, and whether it is a
+    standby. If a provider hides the WAL functions, cluster and timeline are 0: the broker then
+    still detects a standby, but not a superseded primary."""
     try:
         server = await connection.fetchrow(_IDENTIFY)
     except _WAL_HIDDEN:
@@ -170,14 +175,14 @@ async def _identify(connection: Connection) -> Record:
 
 
 def _best_explanation(errors: Sequence[BaseException]) -> BaseException:
-    """Chooses the error to report if no host can be used. Prefers an UnusableServer, because it
-    says more than that another host could not be reached."""
+    """Chooses the error to report if no host can be used. Prefers an UnusableServer, because its
+    text says more than a failed connection to another host."""
     return next((error for error in errors if isinstance(error, UnusableServer)), errors[0])
 
 
 def _discard(attempts: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]"]) -> None:
-    """Discards attempts to connect: cancels those that are running, and terminates the connections
-    of those that have succeeded."""
+    """Discards attempts to connect: cancels running attempts, and terminates the connections of
+    successful attempts."""
     for attempt in attempts:
         if not attempt.done():
             attempt.cancel()

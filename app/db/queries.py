@@ -1,13 +1,14 @@
-"""Loads named statements. The .sql file of a package holds their text, and functions in its
-`store.py` run them. A package with many statements has several files.
+"""Loads named SQL statements. The .sql file of a package contains their text, and functions in the
+package's `store.py` run them. A package with many statements has several .sql files.
 
-    -- name: x        starts a statement; the comment below it says which transition it makes
-    -- row: Row       the type of its rows; a test compares its columns with the fields of the type
-    -- fragment: y    starts a piece of SQL that statements contain as {{y}}
+    -- name: x        starts the statement `x`; the comment below says which transition it makes
+    -- row: Row       the Python type of the rows that the statement returns; a test compares the
+                      columns of the statement with the fields of the type
+    -- fragment: y    starts a piece of SQL that statements include as {{y}}
     :lane             a parameter
 
-A fragment of one package is at the top of its file; a fragment of several packages is in
-app/fragments.sql. `python -m app sql x` prints a statement with its fragments, for psql.
+A fragment for one package is at the top of the package's file. A fragment for several packages is
+in app/fragments.sql. `python -m app sql x` prints the statement `x` with its fragments, for psql.
 """
 
 import re
@@ -28,7 +29,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")  # :name, but not the second 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement. `text` contains the names of its parameters; `sql` has $1, $2, … instead, as
+    """One SQL statement. `text` contains its parameters by name; `sql` has $1, $2, … instead, as
     Postgres requires."""
 
     name: str
@@ -43,13 +44,16 @@ class Query:
         return self._bind(values)
 
     def bind(self, rows: Sequence[Any], **values: object) -> tuple[Any, ...]:
-        """Returns the statement and its arguments. The arguments are the columns of `rows`, by the
-        names of their fields (`to_columns`), and `values`."""
+        """Returns the statement and its arguments, for a statement with array parameters.
+
+        `to_columns` makes one array of each field of `rows`, for the parameter of the same name.
+        `values` are the other parameters.
+        """
         return self._bind(to_columns(rows) | values)
 
     def bind_columns(self, columns: Mapping[str, object], **values: object) -> tuple[Any, ...]:
-        """Returns the statement and its arguments: the columns and `values`. The columns are passed
-        as a dict, because `**` would copy it argument by argument, which takes 2 µs for 30
+        """Like `bind`, for columns instead of rows (see `to_columns`). The columns are passed as a
+        dict, because `**` would copy the dict argument by argument, which takes 2 µs for 30
         parameters."""
         return self._bind({**columns, **values})
 
@@ -73,16 +77,16 @@ def compile_statement(name: str, body: str, fragments: Mapping[str, str]) -> Que
 
 
 class Queries:
-    """The statements of files, as attributes: `SQL.enqueue` is the statement `enqueue`, and
-    `vars(SQL)` has all of them by name."""
+    """The statements of one or more .sql files, as attributes: `SQL.enqueue` is the statement
+    `enqueue`, and `vars(SQL)` is a dict of all statements by name."""
 
     def __init__(self, *paths: Path) -> None:
         for path in paths:
             vars(self).update(_load(path))
 
     def __getattr__(self, name: str) -> Query:
-        """Raises AttributeError, because Python calls this only for a name that is not an attribute
-        and therefore not a statement. Its signature tells mypy that statements are attributes."""
+        """Raises AttributeError, because Python calls this method only for unknown names. The
+        signature tells mypy that statements are attributes."""
         raise AttributeError(f"no statement is named {name}")
 
 
@@ -108,14 +112,14 @@ def _without_comments(body: str) -> str:
 
 
 def _expand(text: str, fragments: Mapping[str, str]) -> str:
-    """Replaces each {{name}} by the fragment of that name, which may contain fragments itself."""
+    """Replaces each {{name}} by the fragment of that name. A fragment may include others."""
     while _FRAGMENT.search(text):
         text = _FRAGMENT.sub(lambda found: _without_comments(fragments[found[1]]), text)
     return text
 
 
 def load_queries(module_file: str) -> Queries:
-    """Loads the .sql files of the package of `module_file`."""
+    """Loads the .sql files beside `module_file`, which is the `__file__` of the calling module."""
     return Queries(*sorted(Path(module_file).parent.glob("*.sql")))
 
 
@@ -126,12 +130,12 @@ def find_query(name: str) -> Query | None:
 
 
 def to_columns(rows: Sequence[Any]) -> dict[str, Sequence[object] | None]:
-    """Converts rows (NamedTuples, at least one) to columns: one array for each field, by its name,
-    for `unnest`.
+    """Converts rows to columns for `unnest`: one array for each field, by the name of the field.
+    The rows are NamedTuples, and there is at least one.
 
-    A column of NULLs becomes NULL instead of an array, because `unnest` fills shorter arrays with
-    NULLs, and the driver needs 0.3 µs for each element. Most of the 29 columns of a new job are
-    NULL.
+    A column that contains only NULLs becomes NULL instead of an array. That is faster, because the
+    driver needs 0.3 µs for each element, and most of the 29 columns of a new job contain only
+    NULLs. `unnest` fills shorter arrays with NULLs, so the rows are the same.
     """
     columns = zip(*rows, strict=True)
     return {

@@ -2,8 +2,8 @@
 
 These reads use a limited share of the connections and have a time limit, so that eight searches of
 a large table leave connections for enqueues and claims. The time limit is set per transaction (`SET
-LOCAL`), which works through a pooler in transaction mode. The server cancels the statement, so it
-costs nothing after the caller has received its response.
+LOCAL`), which works through a pooler in transaction mode. At the limit the server itself cancels
+the statement, so the statement costs nothing after the caller has received its response.
 """
 
 import asyncio
@@ -31,9 +31,12 @@ class ReadConnections:
         self._slots = asyncio.Semaphore(settings.read_connections)
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        """Reads the rows in parts: the driver decodes a part in one go, and the event loop serves
-        other requests between the parts. Behind a pooler it reads all rows at once: a cursor needs
-        a named statement, and another client of the pooler may use the same name."""
+        """Reads the rows in parts. The driver blocks the event loop while it decodes a part, but
+        between the parts the event loop serves other requests.
+
+        Behind a pooler, reads all rows at once: a cursor needs a named statement, and another
+        client of the pooler may use the same name.
+        """
         async with self._transaction() as transaction:
             return await (transaction.rows if self._has_pooler else transaction.rows_in_parts)(sql, *args)
 
@@ -47,8 +50,8 @@ class ReadConnections:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
-        """Runs a read-only transaction. If `read_connections` of them are running, waits until one
-        has ended, at most `acquire_timeout_seconds`."""
+        """Runs the `with` block in a read-only transaction. If `read_connections` transactions are
+        running, first waits until one has ended, at most `acquire_timeout_seconds`."""
         await self._wait_for_slot()
         try:
             async with self._db.read_only_transaction(self._begin) as transaction:

@@ -1,23 +1,23 @@
-"""The clock of retention: when the database's clock jumps ahead, it follows only after a day.
+"""A clock for retention, which follows a jump ahead of the database's clock only after a day.
 
-A deletion cannot be undone, so no row may be deleted as too old because the clock is 91 days ahead
-for a minute. After a jump this clock is the monotonic clock plus the smallest offset of any sample
-of the last day.
+A deletion cannot be undone. So if the database's clock is 91 days ahead for a minute, no row may be
+deleted as too old. After a jump the retention clock shows the monotonic clock plus the smallest
+offset of all samples of the last day.
 
-    sample                    what this clock does
-    ------                    --------------------
-    steady, or ahead by less  shows the database's time; if it lagged by a minute, a unique key for
-    than five minutes         ten seconds would last a minute
-    jump ahead                keeps its pace, and follows when the last sample from before the jump
-                              is a day old
-    jump back                 follows at once, because that makes no row older
-    back to the right time    like a jump ahead: rows written in the meantime have early timestamps,
-                              and are kept for another day
+    database's clock          retention clock
+    ----------------          ---------------
+    steady, or ahead by less  shows the database's time (if it were a minute late, a unique key for
+    than five minutes         ten seconds would last a minute)
+    jumps ahead               continues as before the jump; follows the jump when the last sample
+                              from before the jump is a day old
+    jumps back                follows at once, because that makes no row older
+    jumps ahead again, to     as for any jump ahead: rows that were written in the meantime have
+    the right time            early timestamps, and are kept for another day
 
-The first sample is the broker's own wall clock, so a broker that starts while the database's clock
-is ahead is safe, too. If the wall clock is the wrong one, retention is delayed by a day. Unique
-keys with `for_seconds` use such a clock without the wall-clock sample, because a key that lasts too
-long rejects work.
+The first sample is the broker's own wall clock, which also protects a broker that starts while the
+database's clock is ahead. If instead the wall clock is wrong, and behind, retention is delayed by a
+day. Unique keys with `for_seconds` use a retention clock without the wall-clock sample, because a
+key that lasts too long rejects work.
 """
 
 import time
@@ -26,21 +26,21 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-# Seconds; the default retention of Idempotency-Keys, so that no jump shortens it.
+# Seconds. As long as the default retention of Idempotency-Keys, so that no jump shortens it.
 JUMP_ACCEPTED_AFTER = 24 * 60 * 60.0
-TOLERANCE = 60.0  # seconds; a sample that is ahead of the previous one by less counts as equal
+TOLERANCE = 60.0  # seconds; a sample that is ahead of the previous sample by less counts as equal
 JUMP = 300.0  # seconds; a smaller lag may be drift: 500 ppm are 43 s a day, on top of TOLERANCE
 
 
 def _since_boot() -> float:
-    """Returns the seconds since boot, including suspended time. Without the suspended time, a
-    laptop that resumes would look like a clock that jumped."""
+    """Returns the seconds since boot, including suspended time. If that time did not count, the
+    database's clock would seem to jump ahead when a laptop resumes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class _Sample(NamedTuple):
-    """The difference between the observed clock and the monotonic clock (`offset`). `observed_at`
-    is the time of the last observation, by the monotonic clock."""
+    """`offset` is the difference between the observed clock and the monotonic clock. `observed_at`
+    is the time of the last observation with that offset, by the monotonic clock."""
 
     observed_at: float
     offset: float
@@ -49,8 +49,8 @@ class _Sample(NamedTuple):
 class RetentionClock:
     """Shows the time of the observed clock. Follows a jump ahead only after JUMP_ACCEPTED_AFTER.
 
-    Takes its first sample from `wall`, the clock of the broker's machine. If `wall` is None, that
-    clock has no effect, and the first call of `observe` supplies the first sample.
+    Takes its first sample from `wall`, the clock of the broker's machine. If `wall` is None, the
+    first call of `observe` supplies the first sample.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RetentionClock:
             self.observe(wall())
 
     def observe(self, instant: float) -> None:
-        """Records a sample: `instant` is what the observed clock shows now, in seconds since
+        """Records a sample: `instant` is the current time of the observed clock, in seconds since
         1970."""
         observed_at = self._monotonic()
         offset = self._latest = instant - observed_at
@@ -81,7 +81,7 @@ class RetentionClock:
         return datetime.fromtimestamp(self._monotonic() + self._latest - self.lag(), UTC)
 
     def lag(self) -> float:
-        """Returns by how many seconds this clock is behind the observed clock. Returns 0 for less
-        than JUMP."""
+        """Returns by how many seconds this clock is behind the observed clock. A lag below JUMP
+        counts as 0."""
         lag = self._latest - self._samples[0].offset
         return lag if lag >= JUMP else 0.0

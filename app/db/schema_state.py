@@ -1,12 +1,13 @@
-"""Explains why this release cannot use a schema: names its revision, the revision that is needed
-and the command to run."""
+"""Explains why this release cannot use the schema of a database: names the revision of the schema,
+the revision that the release needs, and the command to run."""
 
 import asyncpg
 
 from app.db.migrations import head, older_than_head
 from app.db.primary import UNREACHABLE, Connection
 
-# Errors of Postgres if a statement does not match the schema, or if the role lacks a privilege.
+# Postgres raises these errors if a statement does not match the schema, or if the role lacks a
+# privilege.
 MISMATCHES = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedColumnError,
@@ -17,8 +18,8 @@ MISMATCHES = (
 
 
 def schema_problem(revision: str | None) -> str | None:
-    """Says why this release cannot work with a revision of the schema. Returns None if it can. It
-    can work with a newer one, because migrations run before the release is deployed."""
+    """Says why this release cannot work with a revision of the schema, or returns None if it can. A
+    release works with a newer revision, because migrations run before a release is deployed."""
     if revision not in older_than_head():
         return None
     state = f"the schema is at {revision}" if revision else "the database has no schema yet"
@@ -49,8 +50,8 @@ async def explain(connection: Connection, error: asyncpg.PostgresError) -> str |
 
 
 async def _revision(connection: Connection) -> str | None:
-    """Reads the revision of the schema. Returns None if there is no schema, or none that the role
-    can see."""
+    """Reads the revision of the schema. Returns None if there is no schema, or if the role cannot
+    see the schema."""
     try:
         revision: str | None = await connection.fetchval("SELECT version_num FROM alembic_version")
     except MISMATCHES:

@@ -1,5 +1,5 @@
-"""Checks the server's settings and the age of its data once a minute, for /readyz, the log and
-/metrics."""
+"""Checks the database server once a minute: its settings, and the age of its oldest transaction ids
+and snapshots. Reports problems in /readyz and in the log, and ages in /metrics."""
 
 from app.db import session_settings
 from app.db.durability import DURABILITY_COLUMNS, ServerRow, durability_failures, durability_warnings
@@ -10,10 +10,10 @@ from app.periodic_service import PeriodicService
 from app.settings import Settings
 
 SECONDS = 60.0
-OTHER_CONNECTIONS = 2  # of a process, besides its pool: those of the watchdog and of the notifier
+OTHER_CONNECTIONS = 2  # per process, besides the pool: those of the watchdog and the notifier
 
-# `standbys` is NULL if the role may not see them (pg_monitor may). The age of snapshots is measured
-# in transactions, because such a role cannot see their times either.
+# Only a role with pg_monitor can see the standbys; for other roles `standbys` is NULL. They cannot
+# see the times of snapshots either, so the age of a snapshot is measured in transactions.
 _READ_SERVER = f"""
 SELECT {DURABILITY_COLUMNS},
        (SELECT array_agg(current_setting(name) ORDER BY position)
@@ -35,7 +35,7 @@ SELECT {DURABILITY_COLUMNS},
 
 
 class ServerChecks(PeriodicService):
-    """Checks the server's settings and the age of its data. Keeps the results of the last run."""
+    """Checks the settings and the oldest transactions of the server. Keeps the last results."""
 
     def __init__(self, db: Database, settings: Settings, metrics: Metrics) -> None:
         super().__init__()
@@ -55,20 +55,20 @@ class ServerChecks(PeriodicService):
         warnings = durability_warnings(server, self._settings.pool_size + OTHER_CONNECTIONS)
         self._record([*failures, *warnings, *session_settings.missing_settings(row["session"])])
         if failures and self._settings.require_durable:
-            # The open connections were opened before the server changed. PrimaryConnector opens no
-            # new ones to such a server.
+            # These connections were opened before the server's settings changed. PrimaryConnector
+            # opens no new connections to a server that is not durable.
             self._db.terminate()
 
     def _record(self, reasons: list[str]) -> None:
-        """Stores the reasons why the server is degraded, if there are any. Logs them if they differ
-        from those of the last run."""
+        """Stores the reasons why the server is degraded, if there are any. Logs the reasons if they
+        differ from those of the last run."""
         if reasons and reasons != self._reasons:
             log.warning("database degraded", reasons=reasons)
         self._reasons = reasons
 
     async def to_response(self) -> str:
         """Returns the text for /readyz. A degraded server does not make the broker unready, because
-        an operator may have chosen it."""
+        an operator may have chosen its settings."""
         if self._reasons is None:
             await self.run_once()
         reasons = list(self._reasons or ())

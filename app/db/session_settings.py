@@ -1,22 +1,24 @@
-"""The settings of every database session.
+"""Settings of every database session of the broker.
 
-A transaction pooler cannot pass them on. Behind one, an operator must set them with ALTER ROLE.
+A pooler in transaction mode does not pass them on to Postgres. Behind such a pooler, an operator
+must set them with ALTER ROLE.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-# A plan must not depend on the time at which it was made: the statistics of a queue are out of date
-# within seconds. These settings leave one plan for each statement.
+# The plan of a statement must not depend on when it was made, because Postgres's statistics of a
+# queue are out of date within seconds. These settings leave one plan for each statement.
 #
-#  * enable_seqscan: with statistics from before the claims, a heartbeat of 1000 leases scanned the
-#    table (2,126 ms; by the index 18 ms). While `jobs` is empty, Postgres may choose any plan, and
-#    keeps it until the next ANALYZE.
-#  * enable_bitmapscan: plain index scans also lock rows in the order of their ids.
-#  * enable_nestloop: without nested loops the ids of a request are joined to the jobs by a hash
+#  * enable_seqscan: with statistics from before the claims, Postgres scanned the whole table for a
+#    heartbeat of 1000 leases (2,126 ms; by the index 18 ms). While `jobs` is empty, Postgres may
+#    choose any plan, and keeps it until the next ANALYZE.
+#  * enable_bitmapscan: without bitmap scans Postgres uses index scans, which lock rows in the order
+#    of their ids.
+#  * enable_nestloop: without nested loops Postgres joins the ids of a request to the jobs by a hash
 #    (requeueing 1000 jobs: 27 ms; finding each id by its position in the array took 80 ms).
-#  * enable_sort: without sorts a claim uses the index that has its order. It does not read the
-#    whole lane by its primary key when most jobs are pending (10 jobs behind 10,000 pending ones:
-#    450 buffers; by jobs_ready 80).
+#  * enable_sort: without sorts a claim uses jobs_ready, the index that has the order of a claim.
+#    With sorts it read the whole lane by the primary key when most jobs were pending (10 jobs
+#    behind 10,000 pending ones: 450 buffers; by jobs_ready 80).
 #
 # plan_cache_mode is not set, because Citus needs custom plans.
 _PLANS = {
@@ -27,20 +29,20 @@ _PLANS = {
     "jit": "off",
 }
 
-# No statement_timeout: it does not end a wait for a standby, and a write that may have been done
-# must not be reported as not done.
+# There is no statement_timeout, because such a timeout does not end a commit's wait for a standby,
+# and because a write that may have been done must not be reported as not done.
 _LIMITS = {
-    # Longer than Postgres's deadlock_timeout of 1s. Otherwise both sides of a deadlock would fail,
-    # with lock timeouts.
+    # Longer than Postgres's deadlock_timeout of 1s. Otherwise both transactions of a deadlock would
+    # fail, with lock timeouts.
     "lock_timeout": "1100ms",
-    # A broker that was stopped in a transaction must not keep its locks.
+    # If a broker is suspended in a transaction, Postgres ends the session and releases its locks.
     "idle_in_transaction_session_timeout": "10s",
-    # Postgres must send warnings: it reports an unreplicated commit as one.
+    # Postgres must send warnings, because it reports an unreplicated commit only by a warning.
     "client_min_messages": "warning",
 }
 
-# With these the server soon notices that a broker vanished, and releases its locks. Unix sockets
-# need no keepalives.
+# With these settings the server soon notices that a broker has vanished, and releases its locks.
+# Unix sockets need no keepalives.
 _KEEPALIVES = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -54,15 +56,17 @@ NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
 
 def missing_settings(actual: Sequence[str]) -> Iterator[str]:
-    """Compares the values of a session with those of NEEDED, which has the same order. If settings
-    differ, a pooler did not pass them on: yields one sentence that names them."""
+    """Yields one sentence that lists the settings of NEEDED that a session lacks, if there are any:
+    a pooler did not pass them on. `actual` has the session's values, in the order of NEEDED."""
     missing = [f"{name}={value}" for (name, value), found in zip(NEEDED.items(), actual, strict=True) if found != value]
     if missing:
         yield f"the pooler does not pass on session settings; set them with ALTER ROLE: {' '.join(missing)}"
 
 
 def session_parameters(*, has_pooler: bool) -> dict[str, str]:
-    """Returns the settings that are sent when a connection is opened. Behind a pooler these are
-    only the two that poolers pass on. The broker does not use SET either, because it would stay in
-    a session that the pooler lends to other clients."""
+    """Returns the settings that the broker sends when it opens a connection.
+
+    Behind a pooler these are only the two that poolers pass on. The broker does not use SET for the
+    others, because their values would stay in a session that the pooler lends to other clients.
+    """
     return dict(_PASSED_BY_POOLERS) if has_pooler else {**_PASSED_BY_POOLERS, **_PLANS, **_LIMITS, **_KEEPALIVES}

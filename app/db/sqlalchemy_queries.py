@@ -2,7 +2,7 @@
 request.
 
 Building and compiling a query takes up to 12 ms. So a query is compiled once for each combination
-of tables and columns that it filters by. The values are bind parameters.
+of tables and filtered columns. The values are bind parameters.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ MAX_COMPILED = 1000  # queries kept for each decorated function
 
 
 class CompiledQuery(NamedTuple):
-    """The text of a query and the names of its parameters, in their order. `constants` has the
-    values of the parameters that SQLAlchemy set when it compiled the query."""
+    """The text of a query and the names of its parameters, in order. `constants` has the values of
+    the parameters that SQLAlchemy set when it compiled the query."""
 
     text: str
     names: Sequence[str]
@@ -55,7 +55,7 @@ def compiled_once(build: Callable[..., ClauseElement]) -> Callable[..., Awaitabl
 
 
 def parameter(name: str, kind: Any) -> sa.BindParameter[Any]:
-    """Creates a parameter, whose value is passed when the query runs."""
+    """Creates a bind parameter, whose value is passed when the query runs."""
     return sa.bindparam(name, type_=kind, required=False)
 
 

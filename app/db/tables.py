@@ -1,6 +1,6 @@
-"""The tables as SQLAlchemy models, for `alembic check` and for the reads that SQLAlchemy builds.
+"""The tables as SQLAlchemy models, for `alembic check` and for the queries that SQLAlchemy builds.
 
-The migrations define the schema; a test compares both.
+The migrations define the schema; a test compares the models with it.
 """
 
 from typing import Any
@@ -217,9 +217,12 @@ dead_letters = sa.Table(
     sa.Index("dead_letters_dead_at", "dead_at"),
 )
 
-# `fingerprint` is the digest of a request body; in `dead_letters` it is the text of an error.
-# `response` is what a call with an idempotency key returned, the receipt of a claim, or for how
-# long a job has a unique key: `window` or `life`.
+# `fingerprint` is the digest of a request body. (The column `fingerprint` of `dead_letters` is the
+# text of an error.) `response` depends on the kind of key:
+#
+#  * idempotency key: the response to the call
+#  * key of a claim: the claim receipt
+#  * unique key: `window` or `life`, for how long the job has the key
 deduplication_keys = sa.Table(
     "deduplication_keys",
     metadata,

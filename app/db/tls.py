@@ -1,8 +1,8 @@
-"""Translates the TLS options of a DSN for database connections.
+"""Translates the TLS options of a DSN into arguments for `asyncpg.connect`.
 
-Certificates are verified against the authority that `sslrootcert` names, or against the system's
-authorities. The driver alone would look for a file in the home directory, but service accounts
-often have no home directory.
+Certificates are verified against the certificate authorities in the file `sslrootcert`, or against
+those of the system. The driver alone would look for a file in the home directory, but service
+accounts often have no home directory.
 """
 
 import ssl
@@ -21,8 +21,8 @@ class TlsError(OSError):
 
 
 def options(dsn: str) -> dict[str, Any]:
-    """Returns arguments for `asyncpg.connect`, none if the driver handles the DSN correctly on its
-    own. Raises TlsError if an option cannot be used."""
+    """Returns the argument `ssl` for `asyncpg.connect`. Returns an empty dict if the driver handles
+    the DSN correctly on its own. Raises TlsError if an option cannot be used."""
     dsn_options = dsn_parser.options(dsn)
     if dsn_options.get("sslmode", "disable") not in _MODES:
         raise TlsError(f"sslmode is {dsn_options['sslmode']}, and must be one of {', '.join(_MODES)}")

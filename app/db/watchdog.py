@@ -1,13 +1,14 @@
-"""Probes the server on a connection of its own: a hung or black-holed server never reports that it
-is gone.
+"""Detects a silent database server by probes on a connection of its own. A server that hangs, or
+whose network drops every packet, never reports that it is gone.
 
-    answering -> silent     two probes in a row got no reply, for `silent_seconds`: all connections
-                            are terminated, and the outcome of their statements is `unknown`
+    answering -> silent     no reply to two probes in a row, and none for `silent_seconds`: all
+                            connections are terminated, and the outcome of running writes is
+                            `unknown`
     silent    -> silent     calls fail with `not_done` at once
     silent    -> answering  a probe got a reply, even an error
 
-No statement has a timeout: one that waits for a standby, on a server that answers probes, keeps
-waiting. See docs/reliability/rules.md#r9.
+Statements have no timeout: while the server answers probes, a statement may wait for a standby as
+long as it takes. See docs/reliability/rules.md#r9.
 """
 
 import asyncio
@@ -19,18 +20,18 @@ from app.db.failure_causes import describe
 from app.db.primary import UNREACHABLE, Connection, PrimaryConnector, UnusableServer
 from app.log import log
 
-# Probes without a reply, in a row, of a silent server. A single one proves nothing: this process
-# may have been stopped in the meantime.
+# After this many probes in a row without a reply, the server is silent. A single unanswered probe
+# proves nothing: this process may have been suspended in the meantime.
 MAX_UNANSWERED = 2
-# A timeout that fires this many times later than it should was delayed by this process; it is
-# ignored once.
+# If a probe lasts longer than its timeout times this factor, the delay was in this process, which
+# may have been suspended. One such timeout is ignored.
 LATE_FACTOR = 1.25
 OTHER_HOSTS_SECONDS = 3.0
 
 
 class Watchdog:
-    """Probes the server on which the pool of one process runs its statements, and terminates all
-    connections if it is silent."""
+    """Probes the database server of one process, and terminates all connections to it if it is
+    silent."""
 
     def __init__(self, connector: PrimaryConnector, silent_seconds: float) -> None:
         self._connector = connector
@@ -49,8 +50,8 @@ class Watchdog:
             raise UnusableServer(_explain(self._failure)) from self._failure
 
     async def run(self) -> None:
-        """Probes the server and, concurrently, the other hosts of the DSN, forever. Another host
-        that hangs must not delay the next probe of the server."""
+        """Probes the server in use and, in a concurrent loop, the other hosts of the DSN. So a hung
+        host does not delay the next probe of the server in use."""
         try:
             await asyncio.gather(self._probe_server(), self._probe_other_hosts())
         finally:
@@ -61,7 +62,7 @@ class Watchdog:
             began = time.monotonic()
             try:
                 await self.run_once()
-            except Exception:  # any error: without this loop a silent server would go unnoticed
+            except Exception:  # catches all errors: without this loop a silent server would go unnoticed
                 log.exception("probing the database failed")
             await asyncio.sleep(max(0, began + self._probe_seconds / 4 - time.monotonic()))
 
@@ -70,7 +71,7 @@ class Watchdog:
             await asyncio.sleep(OTHER_HOSTS_SECONDS)
             try:
                 await self._connector.probe_other_hosts()
-            except Exception:  # any error: without this loop a superseded primary would be trusted
+            except Exception:  # catches all errors: without this loop a superseded primary would be trusted
                 log.exception("probing the other database hosts failed")
 
     async def run_once(self) -> None:
@@ -131,9 +132,9 @@ def _explain(failure: Exception | None) -> str:
 
 
 def _is_reply(error: Exception) -> bool:
-    """Whether the server itself sent the error. Then it is not silent, even if it rejects
-    connections (it has too many, or is starting) or is unusable (a standby): calls still try to
-    connect, and report its error."""
+    """Whether the error shows that the server has replied. Such a server is not silent, even if it
+    rejects connections (too many are open, or it is starting) or is unusable (a standby). Calls
+    still try to connect, and report the server's error."""
     if isinstance(error, asyncpg.PostgresConnectionError):
         return False
     return isinstance(error, asyncpg.PostgresError | UnusableServer)

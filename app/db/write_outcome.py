@@ -1,10 +1,12 @@
-"""Whether a failed database call may have written: `not_done` or `unknown`.
+"""Decides the write outcome of a failed database call: whether the call may have written.
 
-    the call failed before anything was sent             not_done
-    nothing that was sent can write                      not_done
+The first line that applies decides:
+
+    an earlier statement of the request has written      unknown
+    the call failed before a statement was sent          not_done
+    only statements that cannot write were sent          not_done
     the server reported that it rejected the statement   not_done
     the connection or the session ended in the meantime  unknown
-    an earlier statement of the request has written      unknown
 
 See docs/reliability/rules.md#r7.
 """
@@ -20,13 +22,13 @@ from app.db.primary import UnusableServer
 from app.errors import DatabaseUnavailable, Outcome
 from app.metrics import Metrics
 
-# SQLSTATEs with which the server ends the session, perhaps during a commit.
+# SQLSTATEs that the server sends when it ends the session, perhaps during a commit.
 _SESSION_ENDED = (
     "57P01",  # an administrator ended the session or the server, even during a wait for a standby
     "57P02",  # another process of the server crashed
     "57P05",  # the session was idle for too long
 )
-# SQLSTATEs, and classes of them, with which the server reports that it changed nothing.
+# SQLSTATEs, and classes of SQLSTATEs, by which the server reports that it changed nothing.
 _REJECTED = (
     "57P03",  # the server is starting up or shutting down
     "53",  # no free connection, or disk or memory is full
@@ -44,8 +46,8 @@ _REJECTED = (
     "42501",  # the role lacks a privilege
 )
 
-# Errors with which the server reported nothing. PostgresConnectionError is the driver's (08003: the
-# connection broke).
+# Errors of the network and of the driver, without a report from the server. The driver raises
+# PostgresConnectionError (08003) when the connection breaks.
 _UNREPORTED = (
     OSError,
     TimeoutError,
@@ -54,10 +56,11 @@ _UNREPORTED = (
     asyncpg.InternalClientError,
 )
 
-# pg_logical_emit_message changes no row: its commit waits until earlier writes are on the standby.
+# pg_logical_emit_message changes no row, but counts as a write, because its commit waits until
+# earlier writes are on the standby.
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM|pg_logical_emit_message)\b")
 # Whether this request may have written anything. Each request is a task of its own, and so has a
-# value of its own. Once it is True, a failed call of the request is `unknown`, never `not_done`.
+# value of its own. Once the value is True, the outcome of every failed call is `unknown`.
 _written: ContextVar[bool] = ContextVar("written", default=False)
 
 
@@ -71,8 +74,8 @@ class NotReplicated(ConnectionError):
 
 
 def reset_written() -> None:
-    """Forgets earlier writes. A task that serves several requests calls this before each
-    request."""
+    """Records that nothing has been written yet. A task that serves several requests calls this
+    before each request."""
     _written.set(False)
 
 
@@ -81,19 +84,21 @@ def has_written() -> bool:
 
 
 def mark_written() -> None:
-    """Records that this request has written."""
+    """Records that this request has written, so that the outcome of a later failure is
+    `unknown`."""
     _written.set(True)
 
 
 def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> None:
     """Raises DatabaseUnavailable if `error` means that the database is unavailable. Otherwise
-    returns, because the statement is the cause.
+    returns, because the statement is the cause of the error.
 
     The outcome of the exception is the first that applies:
 
-    - `unknown` if an earlier statement of the request has written
-    - `not_done` if the server reported that it did nothing
-    - `outcome`: pass `unknown` if a statement that writes was sent, otherwise `not_done`
+    - `unknown`, if an earlier statement of the request has written
+    - `not_done`, if the server reported that it did nothing
+    - `outcome`, for which the caller passes `unknown` if it has sent a statement that writes, and
+      otherwise `not_done`
     """
     reported = _outcome(error, outcome)
     if reported is not None:
@@ -101,9 +106,12 @@ def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -
 
 
 def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
-    """Returns the write outcome of the failed statement: `unreported` if the server reported
-    nothing, `not_done` if it reported that it did nothing. Returns None if the database is
-    available, and the statement is the cause."""
+    """Returns the write outcome of the failed statement:
+
+    - `unreported`, if the server did not report whether it did anything
+    - `not_done`, if the server reported that it did nothing
+    - None, if the database is available and the statement is the cause of the error
+    """
     if isinstance(error, _UNREPORTED):
         return unreported
     if isinstance(error, SchemaMismatch):
@@ -111,7 +119,7 @@ def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
     if not isinstance(error, asyncpg.PostgresError):
         return None
     state = error.sqlstate or ""
-    # If the disk of the WAL is full or fails, the whole server stops with a PANIC. A commit of that
+    # If the disk of the WAL is full or fails, the whole server stops with a PANIC. A commit at that
     # moment may be on the disk or not.
     if state in _SESSION_ENDED or error.severity_en == "PANIC":
         return unreported
@@ -127,8 +135,8 @@ def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> Databa
 
 
 def _detail(error: Exception) -> str:
-    """Returns the `detail` of the 503, which names no host and no address, because any caller may
-    see it."""
+    """Returns the `detail` of the 503. The text contains no host and no address, because any caller
+    may see it."""
     if isinstance(error, UnusableServer | NotReplicated | SchemaMismatch):
         return str(error)
     return describe(error)
@@ -136,5 +144,5 @@ def _detail(error: Exception) -> str:
 
 @cache
 def writes(sql: str) -> bool:
-    """Whether the statement may write."""
+    """Whether the statement may write, judged by the keywords in its text."""
     return _WRITE.search(sql) is not None

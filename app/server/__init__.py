@@ -1,1 +1,4 @@
-"""The HTTP server: uvicorn with timeouts, limits and graceful draining. Has no code about jobs."""
+"""The HTTP server: uvicorn with timeouts, limits and graceful draining.
+
+Contains no code about jobs.
+"""

@@ -1,6 +1,6 @@
-"""Calls an ASGI app with a request, and sends the response through its exchange.
+"""Calls an ASGI app with a request, and sends the response of the app.
 
-This is the path of requests without a fast route.
+Requests without a fast route are handled this way.
 """
 
 from starlette.types import ASGIApp, Message, Scope
@@ -13,8 +13,8 @@ from app.server.limits import SMALL_BODY
 async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
     """Calls the app, and sends its response.
 
-    If the head of the response declares the length, sends each piece of the body as it comes.
-    Otherwise collects the pieces, and sends the complete response in one write.
+    If the head of the response has a Content-Length, sends each piece of the body as soon as the
+    app provides it. Otherwise collects the pieces, and sends the complete response in one write.
     """
     start: Message = {}
     pieces: list[bytes] = []
@@ -24,8 +24,8 @@ async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
         """Returns the whole body, at most SMALL_BODY bytes. The second call waits until the client
         disconnects, as ASGI requires.
 
-        The broker's routes do not call this: `app.http.bodies` reads their bodies, with other
-        limits.
+        The broker's routes do not use this function: `app.http.bodies` reads their bodies, with
+        other limits.
         """
         nonlocal is_received
         if is_received:

@@ -1,6 +1,7 @@
-"""One client connection: HTTP/1.1 with timeouts and limits, so that it needs no proxy in front.
+"""One client connection: HTTP/1.1 with timeouts and limits, so that the broker needs no proxy in
+front.
 
-States of a connection, and the timeout in each:
+States of a connection, and the timeout in each state:
 
     reading head    header timeout
     reading body    body timeout; starts again if the body has grown enough
@@ -25,16 +26,17 @@ Transitions:
     keep-alive   -> reading head   first byte of the next request
     keep-alive   -> closed         keep-alive timeout, or the broker drains
     lingering    -> closed         the client closes; lingering timeout; or the broker drains
-    any          -> closed         the client closes; or it does not read: app/server/limits.py
+    any          -> closed         the client closes; or it reads its responses too slowly (see
+                                   app/server/limits.py)
 
 A small request declares a body of at most 64 KiB, or none, and does not expect `100 Continue`.
 
-With pipelining a connection reads one request while it responds to another. Then the timeout of the
-request that is being read applies. Responses are sent in the order of the requests. If a request is
-rejected, its error response is sent after the responses to earlier requests.
+With pipelining a connection reads one request while it responds to another. Then the timeout for
+the request that is being read applies. Responses are sent in the order of the requests. If a
+request is rejected, its error response is sent after the responses to earlier requests.
 
 A client that closes its sending side counts as disconnected (docs/reliability/faults.md#a19). The
-broker may still execute its request, but sends no response, and ends its parked poll.
+broker may still execute the client's request, but sends no response, and ends a parked poll.
 """
 
 import asyncio
@@ -77,10 +79,10 @@ class HardenedConnection(asyncio.Protocol):
         self._connections = cast(set[object], server_state.connections)
         self._app_state = app_state
         self._parser = RequestParser(self, limits)
-        self._timeout: Timeouts | None = None  # this connection is in it; None while responding
-        self._incoming: Exchange | None = None  # the request that has started and whose body arrives
+        self._timeout: Timeouts | None = None  # the queue with this connection; None while responding
+        self._incoming: Exchange | None = None  # the request whose body arrives; None for a small request
         self._active: Exchange | None = None  # the request whose handler is running
-        self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active one
+        self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active request
         self._discards_input = self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent when all earlier requests are answered
 
@@ -117,7 +119,7 @@ class HardenedConnection(asyncio.Protocol):
             self._set_timeout(self._current_timeout())
 
     def shutdown(self) -> None:
-        """Closes the connection, now or after the response to its newest request."""
+        """Closes the connection, at once or after the response to its newest request."""
         newest = self._incoming or (self._pipeline[-1][1] if self._pipeline else self._active)
         if self._parser.has_small_request:
             self._parser.close_after_response()
@@ -129,11 +131,13 @@ class HardenedConnection(asyncio.Protocol):
     # Requests, as the parser reads them
 
     def on_request(self, scope: Scope, body: bytes, *, keep_alive: bool) -> Problem | None:
-        """Starts a request whose body is complete. Returns an error if it is to be rejected."""
+        """Starts or queues a small request, whose body is complete. Returns an error if the request
+        must be rejected."""
         return self._start_or_queue(scope, Exchange(self, self._limits, keep_alive=keep_alive, body=body))
 
     def on_head(self, scope: Scope, *, keep_alive: bool, declared_bytes: int, expects_continue: bool) -> Problem | None:
-        """Starts a request before its body arrives. Returns an error if it is to be rejected."""
+        """Starts or queues a request before its body arrives. Returns an error if the request must
+        be rejected."""
         self._incoming = Exchange(
             self, self._limits, keep_alive=keep_alive, declared_bytes=declared_bytes, expects_continue=expects_continue
         )
@@ -149,10 +153,10 @@ class HardenedConnection(asyncio.Protocol):
         exchange.complete()
 
     def _start_or_queue(self, scope: Scope, exchange: Exchange) -> Problem | None:
-        """Starts the request, or queues it while the handler of another one is running.
+        """Starts the request, or queues it while the handler of another request is running.
 
-        A connection that does not read cannot notice a disconnect. So it keeps reading while
-        requests are queued, until their bodies have more than SMALL_BODY bytes.
+        A connection that does not read cannot notice a disconnect. So the connection keeps reading
+        while requests are queued, until their bodies have more than SMALL_BODY bytes.
         """
         scope["state"] = {**self._app_state, "exchange": exchange}
         if self._active is None:
@@ -168,7 +172,8 @@ class HardenedConnection(asyncio.Protocol):
     # Responses
 
     def _start(self, scope: Scope, exchange: Exchange) -> None:
-        """Starts the handler in an empty context, so that it inherits nothing of other requests."""
+        """Starts the handler in an empty context, so that no context variable of another request
+        has an effect on it."""
         self._active = exchange
         task = self._loop.create_task(self._dispatcher.handle(scope, exchange), context=Context())
         self._state.tasks.add(task)
@@ -199,7 +204,8 @@ class HardenedConnection(asyncio.Protocol):
     def _reject(self, error: Problem) -> None:
         """Rejects the request that is being read, and discards further input.
 
-        Sends the error after earlier responses; a request that is answered gets no second response.
+        Sends the error after earlier responses. A request that has been answered gets no second
+        response.
         """
         self._discards_input = True
         self._set_timeout(None)
@@ -285,7 +291,8 @@ class HardenedConnection(asyncio.Protocol):
         self._reject(RequestTimeout(f"request line and headers not received within {self._limits.header_seconds} s"))
 
     def on_body_timeout(self) -> None:
-        """Rejects the request, unless its body has grown enough or the broker itself delays it."""
+        """Rejects the request, unless its body has grown enough or the broker itself has stopped
+        the client from sending: it has paused reading, or has not sent `100 Continue` yet."""
         has_progressed = self._parser.has_progressed(self._limits.min_progress_bytes)
         expects_continue = self._incoming is not None and self._incoming.expects_continue
         if has_progressed or expects_continue or self.is_read_paused:

@@ -1,4 +1,5 @@
-"""Log lines when a broker starts, drains and stops: the first lines to read after an incident."""
+"""Logs when a broker starts, drains and stops. These lines are the first to read after an
+incident."""
 
 import asyncio
 from contextlib import suppress
@@ -13,9 +14,9 @@ QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the 
 
 
 class LifecycleLog:
-    """Writes one log line each when a broker starts, drains and stops.
+    """Writes one log line when a broker starts, one when it drains and one when it stops.
 
-    Every line contains release, schema revision and address, so that it identifies the broker.
+    Every line contains the release, the schema revision and the address, to identify the broker.
     """
 
     def __init__(self, release: str, broker: Any, state: ServerState) -> None:
@@ -33,11 +34,11 @@ class LifecycleLog:
         self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.connected, **self._open())
 
     def stopped(self, leases: int | None) -> dict[str, Any]:
-        """Logs the open requests, the open connections and the leases. Returns them, with the
-        schema revision, as fields for the last log line, `shutdown complete`.
+        """Logs the numbers of open requests, open connections and leases. Returns these numbers and
+        the schema revision, as fields for the last log line, `shutdown complete`.
 
-        `leases` counts the leases of all brokers on the database: workers keep their leases when a
-        broker stops, and settle them with any broker.
+        `leases` is the number of leases on the database, of all brokers: workers keep their leases
+        when a broker stops, and settle them with any other broker.
         """
         running = {"leases": leases, **self._open()}
         self._log.info("broker stopped", **running)
@@ -55,7 +56,7 @@ class LifecycleLog:
         """Reads the schema revision. Returns the text `none` if there is no schema yet, and None if
         the database does not answer.
 
-        If the database has not answered since the broker started, skips the query.
+        Skips the query if the database has not answered since the broker started.
         """
         if not self._broker.infra.clock.is_known:
             return None
@@ -65,6 +66,6 @@ class LifecycleLog:
         return None
 
     def _open(self) -> dict[str, int]:
-        """Returns the numbers of open requests, which include parked polls, and of open
+        """Returns the number of open requests, including parked polls, and the number of open
         connections."""
         return {"requests": len(self._state.tasks), "connections": len(self._state.connections)}

@@ -1,15 +1,15 @@
-"""Limits and timeouts that all connections of a process share, and the bytes of error responses.
+"""Limits and timeouts that all connections of a process share, and rendering of error responses.
 
 There is no timer per request. Connections with the same timeout are in one `TimeoutQueue`, and one
 timer checks the first connections of all queues every 0.1 s.
 
-A `SendBuffer` limits how long one connection may hold responses that its client has not read, and
-`UnreadBytes` how many bytes of memory all connections may hold. The states of a `SendBuffer`:
+Responses that clients have not read are limited in time by `SendBuffer`, for each connection, and
+in memory by `UnreadBytes`, for all connections together. The states of a `SendBuffer`:
 
     writable -> stalled    a write leaves more than UNCOUNTED_RESPONSE_BYTES in the buffer of the
                            transport
-    stalled  -> writable   the client has read nearly all of them
-    stalled  -> reset      the send timeout is over and the client has read too little; or all
+    stalled  -> writable   the client has read nearly all bytes in the buffer
+    stalled  -> reset      the client has read too little within the send timeout; or all
                            connections together hold too many bytes, and this one stalled first
 """
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Header = tuple[bytes, bytes]
 
-# Bodies up to this size are received before the request starts.
+# A body of at most this size is received before its request starts.
 SMALL_BODY = 64 * KIB
-# Pipelined requests that may wait for a response. A client can send 8,000 requests in 256 kB; each
-# costs 5 kB of memory.
+# Maximum number of pipelined requests that wait for a response. A client can send 8,000 requests in
+# 256 kB, and each request needs 5 kB of memory.
 MAX_PIPELINED = 100
-# Chunks that a body may have if their average is less than 16 bytes. 256 kB of such chunks would
-# block the event loop for 40 ms.
+# Maximum number of chunks of a body if their average is less than 16 bytes. 256 kB of such chunks
+# would block the event loop for 40 ms.
 MAX_TINY_CHUNKS = 4096
-# The first 4 KiB of an incomplete small body do not count as buffered, because its caller is not
-# authenticated yet. In 20,000 connections that is 80 MB.
+# An incomplete small body of more than 4 KiB counts as buffered, because its caller is not
+# authenticated yet. Smaller bodies do not count: in 20,000 connections they have at most 80 MB.
 UNCOUNTED_BODY_BYTES = 4 * KIB
-# Up to 4 KiB of responses in the buffer of a connection do not count. In 20,000 connections that is
-# 80 MB.
+# Responses count as unread if there are more than 4 KiB in the buffer of their connection. Smaller
+# buffers do not count: in 20,000 connections they have at most 80 MB.
 UNCOUNTED_RESPONSE_BYTES = 4 * KIB
 TICK_SECONDS = 0.1
 
@@ -68,8 +68,8 @@ def render_head(status: int, headers: Sequence[Header]) -> bytes:
 class TimeoutQueue(Generic[T]):
     """Connections with a timeout of the same length, in the order in which they time out.
 
-    Because the length is the same, the first connection to join is the first to time out. So a
-    check stops at the first connection whose time is not up.
+    The first connection to join is the first to time out, because the length is the same. So a
+    check stops at the first connection that has time left.
     """
 
     def __init__(self, seconds: float, on_timeout: Callable[[T], None]) -> None:
@@ -78,7 +78,7 @@ class TimeoutQueue(Generic[T]):
         self._due: dict[T, float] = {}
 
     def join(self, connection: T, now: float) -> None:
-        """Appends the connection, whose timeout begins now.
+        """Appends the connection. Its timeout begins at `now`.
 
         A connection that is already in the queue must leave first, because assigning to an existing
         key of a dict keeps the key's old position.
@@ -92,7 +92,7 @@ class TimeoutQueue(Generic[T]):
         return len(self._due)
 
     def run_once(self, now: float) -> None:
-        """Removes the connections whose time is up, and runs the callback for each."""
+        """Removes the connections that have timed out, and runs the callback for each."""
         late = []
         for connection, due in self._due.items():
             if due > now:
@@ -107,10 +107,11 @@ Timeouts: TypeAlias = TimeoutQueue["HardenedConnection"]
 
 
 class UnreadBytes:
-    """Counts the bytes that stalled connections hold, in the order in which they stalled.
+    """Counts the bytes that stalled connections hold. If there are too many bytes, resets the
+    connections that stalled first.
 
-    If there are too many, resets the connections that stalled first. A client that reads leaves the
-    order and joins it again at the end, so it is not reset however large its response is.
+    The connections are in the order in which they stalled. If a client reads, its connection moves
+    to the end of that order. So the connection is not reset, however large the response is.
     """
 
     def __init__(self, max_bytes: int, resets: Counter) -> None:
@@ -130,14 +131,14 @@ class UnreadBytes:
         self.total -= self._by_connection.pop(buffer, 0)
 
     def reset(self, buffer: "SendBuffer") -> None:
-        """Resets the connection: its unread responses would stay in memory even after a close."""
+        """Resets the connection. After a close the unread responses would stay in memory."""
         self.uncount(buffer)
         self._resets.inc()
         buffer.transport.abort()
 
 
 class SendBuffer:
-    """The responses that one client has not read yet."""
+    """The responses that one client has not read yet, and their send timeout."""
 
     __slots__ = ("_held_bytes", "_limits", "_loop", "_unsent_at_timeout_start", "_writable", "transport")
 
@@ -149,7 +150,7 @@ class SendBuffer:
         self._limits = limits
         self._loop = loop
         self._unsent_at_timeout_start = 0  # bytes
-        self._held_bytes = 0  # bytes of the response that the waiting handler keeps in memory
+        self._held_bytes = 0  # bytes of its response that a waiting handler keeps in memory
         transport.set_write_buffer_limits(high=UNCOUNTED_RESPONSE_BYTES)
 
     @property
@@ -172,7 +173,8 @@ class SendBuffer:
             writable.set_result(None)
 
     async def wait(self, held_bytes: int) -> None:
-        """Waits while stalled. `held_bytes` is what the caller keeps in memory until then."""
+        """Waits while stalled. `held_bytes` is the number of bytes that the caller keeps in memory
+        during the wait."""
         self._held_bytes = held_bytes
         self._count()
         if self._writable is not None:
@@ -182,7 +184,7 @@ class SendBuffer:
         """Resets the connection, unless the client has read enough since the timeout began."""
         unsent = self.transport.get_write_buffer_size()
         if self._unsent_at_timeout_start - unsent >= self._limits.min_progress_bytes:
-            self._limits.unread.uncount(self)  # it is no longer the first that stalled
+            self._limits.unread.uncount(self)  # `stall` then adds it at the end of the order
             self.stall()  # the timeout starts again
         else:
             self._limits.unread.reset(self)
@@ -195,14 +197,12 @@ class ConnectionLimits:
     """The limits and timeout queues of one process.
 
     `count_buffered` counts the bytes of request bodies in memory. `unread` counts the bytes of
-    responses that clients have not read.
+    responses that clients have not read yet.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
-        """`max_connections` connections are served, and a tenth more may be in a lingering close.
-
-        Any further connection is reset.
-        """
+        """The process serves at most `max_connections` connections. A tenth more may be in a
+        lingering close. Any further connection is reset."""
         self._metrics = metrics
         self.max_connections = max_connections
         self.header_seconds, self.body_seconds = settings.header_seconds, settings.body_seconds
@@ -224,8 +224,8 @@ class ConnectionLimits:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, count_connections: Callable[[], int]) -> None:
-        """Starts the timer that checks the queues. Also measures the lag of the event loop, which
-        is how late the timer fires."""
+        """Starts the timer that checks the queues. The timer also measures the lag of the event
+        loop: the delay with which the timer itself fires."""
         loop = asyncio.get_running_loop()
 
         def tick(due: float) -> None:
@@ -247,7 +247,8 @@ class ConnectionLimits:
             self._timer.cancel()
 
     def count_buffered(self, size: int) -> Problem | None:
-        """Adds bytes of a request body to the count. Returns an error if there are too many."""
+        """Adds bytes of a request body to the buffered bytes. Returns an error if the bodies of all
+        connections then have too many bytes."""
         self._buffered_bytes += size
         if self._buffered_bytes <= self._max_buffered_bytes:
             return None
@@ -259,7 +260,7 @@ class ConnectionLimits:
     def error_response(self, problem: Problem) -> tuple[int, list[Header], bytes]:
         """Renders the response to a request that the connection rejects, and counts the rejection.
 
-        Returns status, headers and body. The response closes the connection.
+        Returns status, headers and body. The headers announce that the connection will be closed.
         """
         request_id = uuid4().hex
         self._metrics.refused.labels(problem.code).inc()

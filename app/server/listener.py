@@ -4,11 +4,12 @@ import socket
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds the address, without listening. Call this before anything else is set up.
+    """Binds a socket to the address, but does not listen yet. Call this before anything else is set
+    up.
 
     If the port is in use, the broker exits before it creates a data folder (initdb) that would be
-    left behind. Clients that connect during the set-up are refused immediately, as if the broker
-    were not running.
+    left behind. The system refuses connections during the set-up, as if the broker were not
+    running.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -23,7 +24,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> None:
-    """Begins to listen. Fails if another process has bound the same address and listened first."""
+    """Begins to listen. Raises OSError if another process has bound the same address and listens
+    already."""
     host, port = listener.getsockname()[:2]
     try:
         listener.listen()

@@ -27,17 +27,18 @@ _SINGLE_VALUED = {b"host": "Host", b"authorization": "Authorization", b"idempote
 
 
 class StopParsing(Exception):
-    """Raised by a callback of httptools to reject the request. The reason is in `_error`."""
+    """Raised by a callback of httptools to reject the request. `RequestParser._error` has the
+    reason."""
 
 
 class RequestParser:
-    """Parses the input of one connection, and calls the connection for each request:
+    """Parses the input of one connection, and calls these methods of the connection:
 
-    - `on_request` for a small request (connection.py defines it), when its body is complete
+    - `on_request` for a small request (see connection.py), when its body is complete
     - `on_head`, `on_body` and `on_complete` for any other request, as its parts arrive
 
-    `part` is what is being read: the head of a request, its body, or None between two requests.
-    `part_changed` says whether the last call of `feed` began or ended a part.
+    `part` is the part of a request that is being read: its head, its body, or None between two
+    requests. `part_changed` says whether a part began or ended in the last call of `feed`.
     """
 
     def __init__(self, connection: "HardenedConnection", limits: ConnectionLimits) -> None:
@@ -58,16 +59,17 @@ class RequestParser:
         self._restart()
 
     def _restart(self) -> None:
-        """Creates a new parser of httptools. The parser ignores input that follows a request with
+        """Creates a new httptools parser, which ignores input after a request with
         `Connection: close`."""
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        # Since the previous part ended, without the rest of the chunk in which it ended.
+        # Bytes that were fed since the previous part ended. The call of `feed` in which that part
+        # ended does not count.
         self._bytes_read = 0
 
     def close(self) -> None:
-        """Drops httptools' parser. Parser and this object refer to each other, so otherwise only
-        the garbage collector would free them."""
+        """Deletes the httptools parser. That parser and this object refer to each other, so without
+        the deletion only the garbage collector would free them."""
         self.discard_body()
         del self._parser
 
@@ -93,8 +95,8 @@ class RequestParser:
         return added >= min_bytes
 
     def feed(self, data: bytes) -> Problem | None:
-        """Parses input. Returns an error if a request is rejected; the caller must then feed no
-        further input."""
+        """Parses input. Returns an error if a request is rejected. The caller must not feed any
+        input after an error."""
         self.part_changed = False
         self._bytes_read += len(data)
         try:
@@ -108,9 +110,9 @@ class RequestParser:
     def _ignore_upgrade(self, remaining: bytes) -> Problem | None:
         """Parses the head again without its Upgrade header, and then the remaining bytes.
 
-        After a head with this header, httptools parses nothing, because another protocol might
-        follow: the body would be lost. Java's HttpClient sends the header (for h2c) with every
-        first request.
+        After a head with an Upgrade header, httptools parses nothing, because another protocol
+        might follow. The body would be lost. Java's HttpClient sends the header (for h2c) with
+        every first request.
         """
         version = self._parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
@@ -119,7 +121,7 @@ class RequestParser:
         return self.feed(b"\r\n".join([*lines, b"", b""]) + remaining)
 
     def _check_bytes_read(self) -> Problem | None:
-        """Rejects a head, chunk extensions or trailers that are too long or do not end."""
+        """Rejects a head, chunk extensions or trailers that are too long or endless."""
         if self.part == "head":
             return self._too_large()
         if self.part == "body" and self._bytes_read > 2 * self._body_bytes + self._limits.max_header_bytes:
@@ -145,7 +147,7 @@ class RequestParser:
         version, headers = self._parser.get_http_version(), dict(reversed(self._headers))
         self._check_head(version, headers)
         if self._parser.should_upgrade():
-            return  # `_ignore_upgrade` will parse the head again
+            return  # `_ignore_upgrade` parses the head again
         scope = self._scope(version, headers)
         self._headers = []  # trailers must not be added to the headers of the request
         self.part, self.part_changed = "body", True
@@ -177,14 +179,14 @@ class RequestParser:
             self._stop(error)
 
     def _count_body(self) -> Problem | None:
-        """Counts the body of the small request as buffered. Returns an error if this process has
-        buffered too many bytes."""
+        """Counts the received bytes of the small request as buffered. Returns an error if this
+        process has buffered too many bytes."""
         added, self._counted_bytes = self._body_bytes - self._counted_bytes, self._body_bytes
         return self._limits.count_buffered(added)
 
     def on_message_complete(self) -> None:
         if self.part != "body":
-            return  # `_ignore_upgrade` will parse the head again
+            return  # `_ignore_upgrade` parses the head again
         self.part, self.part_changed = None, True
         self._bytes_read = 0
         if self._small_request is None:
@@ -201,7 +203,8 @@ class RequestParser:
 
         httptools turns the exception of a callback into an error of its own, so `_error` keeps the
         problem. The problem itself is not raised, because its traceback would keep the received
-        bytes until the connection is closed: half a MiB for each of a hundred rejected uploads.
+        bytes in memory until the connection is closed: half a MiB for each of a hundred rejected
+        uploads.
         """
         self._error = error
         raise StopParsing
@@ -211,8 +214,8 @@ class RequestParser:
     def _check_head(self, version: str, headers: Mapping[bytes, bytes]) -> None:
         """Rejects heads that httptools accepts and the broker does not.
 
-        Rejects every CONNECT, because httptools treats it as an upgrade, with or without an Upgrade
-        header. Parsing the head again without that header would not help.
+        Rejects every CONNECT, because httptools treats CONNECT as an upgrade even without an
+        Upgrade header. Parsing the head again without that header would not help.
         """
         url_bytes = len(self._url)
         if url_bytes > self._limits.max_url_bytes or url_bytes + self._header_bytes > self._limits.max_header_bytes:
@@ -223,7 +226,7 @@ class RequestParser:
             self._check_coding(version)
         if self._parser.get_method() == b"CONNECT":
             self._stop(BadRequest("CONNECT is not supported: this server is not a proxy"))
-        if len(headers) != len(self._headers):  # some header has several lines
+        if len(headers) != len(self._headers):  # at least one header is repeated
             self._check_repeated()
         self._check_host(version, headers)
 
@@ -242,9 +245,9 @@ class RequestParser:
     def _check_host(self, version: str, headers: Mapping[bytes, bytes]) -> None:
         """Checks the Host header, and that the target is a path or an absolute URL on that host.
 
-        An absolute URL (`GET http://host/path`) is meant for proxies. With the same host as in the
-        header it means the same as the path. HTTP/1.0 needs no Host header, because old health
-        checks send none.
+        Clients send an absolute URL (`GET http://host/path`) to proxies. If its host is that of the
+        Host header, it means the same as the path. HTTP/1.0 needs no Host header, because old
+        health checks send none.
         """
         host = headers.get(b"host", b"")
         if b"host" not in headers and version == "1.1":
@@ -262,8 +265,8 @@ class RequestParser:
         return HeadersTooLarge(f"the request line and headers have more than {self._limits.max_header_bytes} bytes")
 
     def _scope(self, version: str, headers: Mapping[bytes, bytes]) -> Scope:
-        """Builds the ASGI scope. `headers` contains the first value of each name; `get_header`
-        reads it from the scope."""
+        """Builds the ASGI scope. `headers` has the first value of each header, by name, for
+        `get_header`."""
         target, query = self._url, b""
         if target[:1] != b"/" or b"?" in target:
             url = httptools.parse_url(target)
@@ -285,6 +288,6 @@ class RequestParser:
 def _decode(path: str) -> str:
     """Percent-decodes the path, except slashes.
 
-    An encoded slash stays encoded: it is part of a name, and must not lead to another route.
+    An encoded slash stays encoded, because it is part of a name and must not lead to another route.
     """
     return unquote(_ENCODED_SLASH.sub("%252F", path))

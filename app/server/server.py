@@ -1,18 +1,18 @@
-"""uvicorn with hardened connections and a graceful drain.
+"""Runs uvicorn with hardened connections and a graceful drain.
 
 On SIGTERM the broker answers parked polls first (docs/reliability/rules.md#r15). It logs one line
 when it starts, one when it drains and one when it stops.
 
 uvicorn loads the configuration, handles signals and starts the server. It creates each connection
-with the keywords `config`, `server_state`, `app_state` and `_loop`, and requires three things:
+with the keywords `config`, `server_state`, `app_state` and `_loop`. It requires of a connection:
 
-- an open connection is in `server_state.connections`
-- the task of a running request is in `server_state.tasks`
-- `shutdown()` closes a connection, now or after the response to its newest request
+- while the connection is open, it is in `server_state.connections`
+- while a request is running, its task is in `server_state.tasks`
+- `shutdown()` closes the connection, at once or after the response to its newest request
 
-When the server stops, it waits until both sets are empty. Every second uvicorn renews
-`server_state.default_headers`, the Date header. `tests/http/test_uvicorn_contract.py` fails if
-uvicorn changes any of this.
+When uvicorn stops, it waits until both sets are empty. Every second it renews the Date header in
+`server_state.default_headers`. `tests/http/test_uvicorn_contract.py` fails if uvicorn changes any
+of this.
 """
 
 import asyncio
@@ -77,8 +77,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self, reason: str) -> None:
-        """Answers parked polls. Closes each connection, at once or after the response to its newest
-        request."""
+        """Answers parked polls, and closes each connection, at once or after the response to its
+        newest request."""
         self._lifecycle.draining(reason)
         for connection in list(self.server_state.connections):
             connection.shutdown()
@@ -86,8 +86,8 @@ class Server(uvicorn.Server):
 
 
 def connection_class(limits: ConnectionLimits, dispatcher: RequestDispatcher) -> type[HardenedConnection]:
-    """Returns a subclass of HardenedConnection for uvicorn, which creates connections from a class.
-    They all use these limits and this dispatcher."""
+    """Returns a subclass of HardenedConnection that uses these limits and this dispatcher. uvicorn
+    needs a class, from which it creates the connections."""
 
     class ServerConnection(HardenedConnection):
         def __init__(self, **arguments: Any) -> None:
@@ -112,11 +112,11 @@ def _config(app: FastAPI, settings: Settings, http: type[HardenedConnection]) ->
 
 
 def _raise_file_limit(max_connections: int) -> int:
-    """Raises the limit of open files for `max_connections`. Returns how many connections the limit
-    allows.
+    """Raises the limit of open files for `max_connections`. Returns `max_connections`, or a smaller
+    number if the system does not allow as many files.
 
-    Serving fewer connections is better than running out of file descriptors, because then the broker
-    could not connect to its database either.
+    Without file descriptors the broker could not connect to its database either, so it serves fewer
+    connections instead.
     """
     if sys.platform == "win32":
         return max_connections
@@ -136,7 +136,7 @@ def tune_gc() -> None:
     Freezes the objects that exist now, so that no collection visits them again. Raises the
     threshold to 5,000: a request creates hundreds of objects, few of them in cycles, and with
     Python's default of 700 the collector took 8 % of the time. With 50,000, large batches took a
-    few per cent less time, but a hundred large uploads left 66 MiB behind instead of 50.
+    few per cent less time, but after a hundred large uploads the process kept 66 MiB instead of 50.
     """
     gc.collect()
     gc.freeze()
@@ -144,10 +144,11 @@ def tune_gc() -> None:
 
 
 def _shorten_switch_interval() -> None:
-    """Makes a thread that checks a large body release the GIL to the event loop after 1 ms.
+    """Lowers Python's switch interval, so that a thread that checks a large body releases the GIL
+    to the event loop after 1 ms.
 
-    With Python's default, the event loop waited 5 ms for the thread whenever it polled its sockets.
-    A request that otherwise takes 0.5 ms took 15 ms.
+    With Python's default of 5 ms, the event loop waited 5 ms for the thread whenever it polled its
+    sockets. A request that otherwise takes 0.5 ms took 15 ms.
     """
     sys.setswitchinterval(0.001)
 
@@ -155,9 +156,10 @@ def _shorten_switch_interval() -> None:
 def serve(
     app: FastAPI, settings: Settings, listener: socket.socket, *, on_listening: Listening, on_stopped: Stopped
 ) -> None:
-    """Serves until SIGTERM or SIGINT. After a second SIGINT, does not wait for running requests.
+    """Serves requests until SIGTERM or SIGINT, and then waits for running requests. After a second
+    SIGINT, does not wait.
 
-    The caller binds the listener. uvicorn itself would exit the process if the port is in use.
+    The caller binds the listener, because uvicorn would exit the process if the port is in use.
     """
     tune_gc()
     _shorten_switch_interval()

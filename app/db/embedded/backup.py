@@ -1,5 +1,5 @@
-"""Backs up an embedded Postgres, even while it is running. The backup is a data folder that can be
-started as it is."""
+"""Backs up an embedded Postgres, even while it is running. The backup is a complete data folder: a
+broker can use it as LONGSHORE_DATA_DIR."""
 
 import os
 import shutil
@@ -11,8 +11,9 @@ from app.db.embedded.lock import EmbeddedError
 
 
 def check_target(target: Path, data_dir: Path) -> None:
-    """Raises unless the target is a new folder outside the data folder. If the backup were inside,
-    a copy of the data folder would contain it, and deleting the data folder would delete both."""
+    """Raises EmbeddedError if the target exists or is inside the data folder. If it were inside, a
+    copy of the data folder would contain the backup, and deleting the data folder would delete
+    both."""
     if target.exists():
         raise EmbeddedError(f"{target} exists already: a backup needs a new folder")
     if target.resolve().is_relative_to(data_dir.resolve()):
@@ -24,9 +25,9 @@ def check_target(target: Path, data_dir: Path) -> None:
 def back_up(dsn: str, source: Path, target: Path) -> None:
     """Makes a backup of the server at `dsn`, whose folder is `source`.
 
-    Copies into `<target>.partial` and renames that at the end, so a folder with the target's name
-    is always a complete backup. Uses pg_basebackup, because it includes roles, which pg_dump leaves
-    out, and flushes its files to disk.
+    Copies into the folder `<target>.partial`, and renames it at the end. So a folder with the name
+    of the target is always a complete backup. Uses pg_basebackup, because it includes roles, which
+    pg_dump leaves out, and flushes its files to disk.
     """
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -49,8 +50,8 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def _copy_owner(source: Path, copy: Path) -> None:
-    """Gives the copy the owner of the source. If root makes the backup, Postgres runs as another
-    user, which must own the copy."""
+    """Changes the owner of the copy to that of the source. If root makes the backup, Postgres runs
+    as another user, who must own the copy."""
     owner = source.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         return

@@ -48,8 +48,10 @@ def version_of(binaries: Path) -> int:
 
 def copy_readable_by_all(binaries: Path, target: Path) -> Path:
     """Copies the pinned package, with the shared libraries that its programs find by relative path,
-    and makes the copy readable by every user. Returns the folder of the copied binaries. Returns
-    the binaries of a system package as they are, because its files are in many places."""
+    and makes the copy readable by every user. Returns the folder of the copied binaries.
+
+    Does not copy a system package, because its files are in many places: returns `binaries`.
+    """
     package = binaries.parent.parent
     if package.name != PACKAGE:
         return binaries

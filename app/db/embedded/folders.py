@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder. Retries for two seconds, because the initdb of a killed broker may still
-    write into it for a moment. If the retries fail, the next start removes the rest."""
+    """Removes a folder. Retries for two seconds, because the initdb of a killed broker may still be
+    writing into the folder. If the retries fail, the next start removes the rest."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -1,5 +1,5 @@
-"""Locks the folder of an embedded Postgres with a file lock. The process that holds it, the owner,
-writes its pid and command into the file."""
+"""Locks the folder of an embedded Postgres with a file lock. The process that holds the lock, its
+owner, writes its pid and its command into the file."""
 
 import fcntl
 import json
@@ -14,18 +14,20 @@ from typing import IO
 
 
 class EmbeddedError(Exception):
-    """The embedded Postgres could not start. The message says why and what to do."""
+    """The embedded Postgres could not start, stop or be backed up. The message says why and, if
+    there is a remedy, what to do."""
 
 
 class FolderInUse(EmbeddedError):
-    """Another running process uses the folder. The message names that process."""
+    """Another running process uses the folder. The message names the process."""
 
 
 class FolderLock:
-    """Locks a folder by its file `owner`. Raises FolderInUse if another process has locked it.
+    """Locks a folder by locking its file `owner`. Raises FolderInUse if another process has locked
+    it.
 
-    The kernel releases the lock when the process dies, so it is never stale. `release` leaves the
-    file, because deleting a locked file would be a race.
+    The kernel releases the lock when the process dies, so the lock is never stale. `release` does
+    not delete the file, because another process may have opened it in order to lock it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,9 +42,9 @@ class FolderLock:
         self._write_owner(temp_folder)
 
     def record_temp_folder(self, temp_folder: Path) -> None:
-        """Records the temporary folder of the server, so that the next owner of the lock removes it
-        if this process cannot. Locks the temporary folder, too, so that systemd does not remove it
-        from /tmp."""
+        """Records the temporary folder of the server, so that the next owner of the lock can remove
+        it if this process is killed. Locks the temporary folder, too, so that systemd does not
+        remove it from /tmp."""
         self._write_owner(str(temp_folder))
         self._temp_folder_lock = os.open(temp_folder, os.O_RDONLY)
         fcntl.flock(self._temp_folder_lock, fcntl.LOCK_SH)
@@ -80,7 +82,7 @@ def _open(path: Path) -> IO[str]:
 
 def _read(file: IO[str]) -> dict[str, str]:
     file.seek(0)
-    # The owner may not have written the file yet, or a crash truncated it.
+    # The file is incomplete if its owner is still writing it, or if a crash has truncated it.
     with suppress(ValueError, AttributeError):
         return {str(key): str(value) for key, value in json.loads(file.read()).items()}
     return {}

@@ -1,5 +1,5 @@
-"""Starts the processes of an embedded Postgres as an unprivileged user, and stops them. None of
-them outlives the broker."""
+"""Starts the processes of an embedded Postgres as an unprivileged user, and stops them. On Linux
+none of them outlives the broker, even if the broker is killed."""
 
 import ctypes
 import os
@@ -16,8 +16,8 @@ from typing import IO
 
 from app.db.embedded.lock import EmbeddedError
 
-STOP_SECONDS = 60.0  # for a fast shutdown, and for an immediate one
-# Loaded at import, because between fork and exec a library may be called but not loaded.
+STOP_SECONDS = 60.0  # for a fast shutdown, and again for an immediate one
+# Loaded at import, because between fork and exec it is safe to call a library, but not to load one.
 _LIBC = ctypes.CDLL(None)
 
 
@@ -29,9 +29,11 @@ def spawn(
     user: pwd.struct_passwd | None,
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Starts a command as `user`. On Linux the kernel stops the process when the broker dies.
-    Ctrl-C does not reach it, because it is in a session of its own: the broker stops Postgres
-    last."""
+    """Starts a command as `user`, or as the current user if `user` is None.
+
+    On Linux the kernel stops the process when the broker dies. The process has a session of its
+    own, so that Ctrl-C does not reach it: the broker stops Postgres last.
+    """
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -48,9 +50,11 @@ def spawn(
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel stop this process when its parent dies. Runs in the child, after the change
-    of user, which would undo the setting. Exits if the parent has died before the setting was
-    made."""
+    """Makes the kernel stop this process when its parent dies.
+
+    Runs in the child process, after the change of user, because that change would undo the setting.
+    Exits if the parent died before the setting was made.
+    """
     set_parent_death_signal = 1
     _LIBC.prctl(set_parent_death_signal, signal.SIGINT)
     if os.getppid() != parent:
@@ -58,8 +62,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def require_passwd_entry() -> None:
-    """Raises if the current uid has no passwd entry: initdb looks up the name of its user, and
-    fails without one. Call it before anything is created."""
+    """Raises EmbeddedError if the current uid has no entry in /etc/passwd, because initdb would
+    fail: it looks up the name of its user. Call this before anything is created."""
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -70,21 +74,22 @@ def require_passwd_entry() -> None:
 
 
 def unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
-    """Chooses the user that runs Postgres if this process is root: the owner of the first folder
-    that does not belong to root, or else `nobody`. Returns None if this process is not root."""
+    """Chooses the user that runs Postgres if this process is root: the owner of the first of the
+    folders that does not belong to root, or else `nobody`. Returns None if this process is not
+    root."""
     if os.geteuid() != 0:
         return None
     for folder in filter(Path.exists, folders):
         owner = folder.stat().st_uid
-        with suppress(KeyError):  # a uid without a name, which initdb needs
+        with suppress(KeyError):  # the uid has no name, and initdb needs one
             if owner != 0:
                 return pwd.getpwuid(owner)
     return pwd.getpwnam("nobody")
 
 
 def stop_process(pid: int, *, has_ended: Callable[[], bool]) -> None:
-    """Stops a Postgres server, and returns when it has stopped. Requests a fast shutdown and, after
-    STOP_SECONDS, an immediate one."""
+    """Stops a Postgres server, and returns when it has stopped. Requests a fast shutdown. If the
+    server is still running after STOP_SECONDS, requests an immediate shutdown."""
     for shutdown in (signal.SIGINT, signal.SIGQUIT):
         deadline = time.monotonic() + STOP_SECONDS
         with suppress(ProcessLookupError):

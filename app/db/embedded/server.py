@@ -1,8 +1,10 @@
-"""Runs an embedded Postgres: a child process that listens on a Unix socket. It never outlives the
-broker.
+"""Runs an embedded Postgres: a child process that listens on a Unix socket.
 
-The data folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). It never needs
-cleaning by hand.
+The server stops with the broker. If the broker is killed, the kernel stops the server (on Linux),
+or the next start stops it (elsewhere).
+
+The data folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). Each start
+removes leftovers of earlier starts, so the folder never needs to be cleaned by hand.
 """
 
 import os
@@ -31,18 +33,19 @@ __all__ = ["EmbeddedError", "EmbeddedPostgres", "FolderInUse", "find_binaries"]
 OPTIONS = {"shared_buffers": "128MB", "max_connections": "100", "fsync": "on", "cluster_name": "longshore"}
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 PORT = 5432
-MAX_BASE_BYTES = 64  # a socket path may have 103 bytes on macOS, 107 on Linux; 35 are appended
+MAX_BASE_BYTES = 64  # 35 bytes are appended, and a socket path may have 103 on macOS, 107 on Linux
 LOG_BYTES = 8 * 1024 * 1024
 RESTART_SECONDS = 0.2
 WORKING_DIRECTORY = "/proc/self/cwd"
 
 
 class EmbeddedPostgres:
-    """Runs a Postgres in one folder. Call `start` in a thread that lives as long as the server: on
-    Linux the kernel stops the server when that thread ends.
+    """Runs a Postgres server in one folder. Call `start` in a thread that lives as long as the
+    server, because on Linux the kernel stops the server when that thread ends.
 
     Postgres does not run as root. If the broker is root, Postgres runs as the owner of the folder
-    or, if that is root, too, as `nobody`. Only files that this class creates change their owner.
+    or, if root owns the folder, as `nobody`. This class changes the owner only of folders that it
+    has created.
     """
 
     def __init__(self, data_dir: Path, *, options: Mapping[str, str] = NO_OPTIONS) -> None:
@@ -65,8 +68,8 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> str:
-        """Locks the folder and starts the server. Blocks until it accepts connections, however long
-        recovery takes. Returns its DSN."""
+        """Locks the folder and starts the server. Blocks until the server accepts connections,
+        however long recovery takes. Returns the DSN of the server."""
         if not self.data.exists():
             require_passwd_entry()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +86,7 @@ class EmbeddedPostgres:
 
     def running_dsn(self) -> str | None:
         """Returns the DSN of the server that another process runs in this folder. Returns None if
-        there is none."""
+        no server is running."""
         with suppress(OSError, IndexError, ValueError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             if self._serves_folder(int(lines[0])):
@@ -91,7 +94,8 @@ class EmbeddedPostgres:
         return None
 
     def restart_on_exit(self) -> None:
-        """Starts a thread that restarts the server, at the same address, when it exits."""
+        """Starts a thread that restarts the server, with the same DSN, whenever the server
+        exits."""
         threading.Thread(target=self._restart_forever, name="embedded postgres", daemon=True).start()
 
     def _restart_forever(self) -> None:
@@ -99,13 +103,15 @@ class EmbeddedPostgres:
             self._process.wait()
             if not self._is_stopping.wait(RESTART_SECONDS):
                 log.warning("embedded postgres exited, restarting", status=self._process.returncode)
-                # Processes of the old server may still be exiting: then the loop tries again.
+                # If processes of the old server are still exiting, the start fails and the loop
+                # tries again.
                 with suppress(EmbeddedError):
                     self._await_ready(*self._launch(*self._binaries))
                     log.info("embedded postgres restarted")
 
     def stop(self) -> None:
-        """Stops the server, which ends its sessions and writes a checkpoint. Unlocks the folder."""
+        """Stops the server, which ends its sessions and writes a checkpoint. Then removes the
+        temporary folder and unlocks the data folder."""
         self._is_stopping.set()
         if self._process is not None:
             stop_process(self._process.pid, has_ended=lambda: self._process is None or self._process.poll() is not None)
@@ -135,8 +141,8 @@ class EmbeddedPostgres:
     # Leftovers of an earlier owner
 
     def _stop_orphan(self) -> None:
-        """Stops the server of a killed broker, which still runs if the kernel cannot stop a process
-        when its parent dies."""
+        """Stops the server of a killed broker, if it is still running. Outside Linux the kernel
+        does not stop a process when its parent dies."""
         pid = self._recorded_pid()
         if pid is not None and self._serves_folder(pid):
             stop_process(pid, has_ended=lambda: not self._serves_folder(pid))
@@ -147,13 +153,13 @@ class EmbeddedPostgres:
         return None
 
     def _serves_folder(self, pid: int) -> bool:
-        """Whether the process with this pid is a Postgres server in this folder. After a reboot
+        """Whether the process with this pid is the Postgres server of this folder. After a reboot
         another process may have the pid."""
         if sys.platform == "linux":
             with suppress(OSError):
                 return os.path.samefile(f"/proc/{pid}/cwd", self.data)
             return False
-        else:  # noqa: RET505 - mypy skips the branch of the other platform, but not what follows it
+        else:  # noqa: RET505 - mypy skips a branch for another platform, but not code after the `if`
             command = subprocess.run(
                 ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
             ).stdout
@@ -165,7 +171,7 @@ class EmbeddedPostgres:
         if temp_folder is not None and temp_folder.name.startswith("longshore-"):
             remove_folder(temp_folder)
 
-    # The folder of the socket, and binaries that the unprivileged user can reach
+    # The temporary folder: the socket and, if needed, a copy of the binaries
 
     @property
     def _sockets(self) -> Path:
@@ -173,8 +179,8 @@ class EmbeddedPostgres:
 
     def _prepare_temp_folder(self, installed: Path) -> tuple[Path, Path]:
         """Creates a temporary folder with a short path, for the socket. Copies the binaries into it
-        if Postgres's user cannot reach them, for example in root's home. Returns the temporary
-        folder and the folder of the binaries."""
+        if Postgres's user cannot reach them, for example because they are in root's home. Returns
+        the temporary folder and the folder of the binaries."""
         needs_copy = not self._user_can("-x", installed / "postgres")
         for base in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108 - mkdtemp creates a private folder in it
             if len(os.fsencode(base)) > MAX_BASE_BYTES or not self._user_can("-x", Path(base)):
@@ -183,7 +189,7 @@ class EmbeddedPostgres:
             binaries = copy_readable_by_all(installed, temp_folder) if needs_copy else installed
             if self._user_can("-x", binaries / "postgres"):
                 return temp_folder, binaries
-            shutil.rmtree(temp_folder)  # no program runs from a noexec mount
+            shutil.rmtree(temp_folder)  # it is on a noexec mount
         raise EmbeddedError(
             f"{self._user_name} may not run {installed}: "
             "install Postgres where all users can reach it, or set DATABASE_URL"
@@ -202,19 +208,20 @@ class EmbeddedPostgres:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
 
     def _user_can(self, test: str, path: Path) -> bool:
-        """Whether Postgres's user can access a path. Runs for example `test -x PATH` as that user:
-        the kernel considers the mode bits of all parents, groups, ACLs and mount options."""
+        """Whether Postgres's user can access a path. Runs a command such as `test -x PATH` as that
+        user, so that the kernel decides: by the mode bits of all parent folders, groups, ACLs and
+        mount options."""
         return self._run(["test", test, str(path)], Path("/")).returncode == 0
 
     # The cluster and its server
 
     def _create_cluster(self, binaries: Path, version: int) -> None:
-        """Creates the cluster in a new folder, and renames it when it is complete. So if the broker
-        is killed before that, nothing incomplete is at the final path."""
+        """Creates the cluster in a new folder, and renames the folder when the cluster is complete.
+        So the final path never has an incomplete cluster, even if the broker is killed."""
         new = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.folder))
         self._chown(new)
         builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if version >= 17 else []
-        # The folder of the socket limits access.
+        # No password is needed, because other users cannot enter the folder of the socket.
         auth = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]
         path = self._reachable_path(new, version)
         initdb = self._run(
@@ -236,11 +243,12 @@ class EmbeddedPostgres:
             )
 
     def _reachable_path(self, folder: Path, version: int) -> str:
-        """Returns a path by which Postgres's user can open the folder. That is `/proc/self/cwd`,
-        which root has opened, if the user cannot enter a parent folder (root's home)."""
+        """Returns a path by which Postgres's user can open the folder. If the user cannot enter a
+        parent folder, for example root's home, the path is `/proc/self/cwd`, the working directory
+        of the process: root sets this directory to the folder."""
         if self._user_can("-x", folder):
             return str(folder)
-        # Older versions of Postgres return to the working directory by its path.
+        # Versions before 16 return to the working directory by its absolute path, which would fail.
         if sys.platform == "linux" and version >= 16:
             return WORKING_DIRECTORY
         raise EmbeddedError(
@@ -249,7 +257,8 @@ class EmbeddedPostgres:
         )
 
     def _launch(self, binaries: Path, version: int) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts the server. Returns its process and the offset at which its log begins."""
+        """Starts the server. Returns its process, and the offset in the log file at which the lines
+        of this start begin."""
         fixed = {"listen_addresses": "", "port": str(PORT), "unix_socket_directories": str(self._sockets)}
         settings = [part for name, value in (self._options | fixed).items() for part in ("-c", f"{name}={value}")]
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
@@ -269,7 +278,7 @@ class EmbeddedPostgres:
             time.sleep(0.02)
 
     def _is_ready(self, pid: int) -> bool:
-        """Whether the server accepts connections. Like pg_ctl, reads line 8 of its pid file."""
+        """Whether the server accepts connections. Reads line 8 of its pid file, as pg_ctl does."""
         with suppress(OSError, IndexError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return lines[0] == str(pid) and lines[7].strip() == "ready"
@@ -287,9 +296,10 @@ class EmbeddedPostgres:
         return subprocess.CompletedProcess(command, process.returncode, output)
 
     def _spawn(self, command: list[str], cwd: Path, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
-        # Postgres takes a stale pid file for a running server if another process has that pid,
-        # unless the pid is that of its grandparent. The lock is held and the pid was checked, so
-        # the broker passes it as the grandparent's pid. The server still checks the shared memory.
+        # If another process has the pid of a stale pid file, Postgres takes that process for a
+        # running server, unless PG_GRANDPARENT_PID contains the pid. The broker passes the pid,
+        # because it holds the lock and has checked that the process is no server of this folder.
+        # Postgres still checks the shared memory.
         grandparent = {"PG_GRANDPARENT_PID": str(self._recorded_pid() or os.getpid())}
         return spawn(command, cwd, output, user=self._user, environment=ENVIRONMENT | grandparent)
 
