@@ -5,6 +5,8 @@
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 PYTHON ?= python3
+# The Python of .venv: that of `make PYTHON=...`, or the better one of the PATH's and the distribution's.
+CHOSEN_PYTHON = $(if $(filter file,$(origin PYTHON)),$(PYTHON) tools/choose_python.py $(PYTHON),command -v $(PYTHON))
 UV_VERSION := 0.13.7
 UV := .tools/bin/uv
 BIN := .venv/bin
@@ -148,6 +150,6 @@ $(UV_READY):
 
 $(READY): requirements.lock $(UV_READY)
 	@echo "Setting up .venv (once)…"
-	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
+	@$(UV) venv --quiet --allow-existing --python "$$($(CHOSEN_PYTHON))" .venv
 	@$(with_index) $(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
 	@touch $(READY)
