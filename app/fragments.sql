@@ -1,30 +1,30 @@
--- Pieces of SQL that statements of several packages contain as {{name}}.
+-- Pieces of SQL that statements of several packages share. A statement contains them as {{name}}.
 
 -- fragment: is_held
--- Whether a row of `jobs` is in a held group, so that it needs an admission. :held_groups lists the
--- held groups: `*` stands for every group, the empty text for the jobs without a group. If
--- :held_groups is NULL, no group is held.
+-- Whether a job (a row of `jobs`) belongs to a held group, and therefore needs an admission.
+-- :held_groups lists the held groups: `*` stands for every group, the empty text for the jobs
+-- without a group. If :held_groups is NULL, no group is held.
 (coalesce(jobs.group_key, '') = ANY(:held_groups::text[])
     OR (jobs.group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
 
 -- fragment: due_state
--- The state of a row of `jobs` that is due. A job of a held group waits for an admission, unless it
--- is a retry that has kept its admission.
+-- The state of a job (a row of `jobs`) that is due: `pending` if its group is held, otherwise
+-- `ready`. A retry that has kept its admission is `ready` in any case.
 CASE WHEN jobs.admission IS NULL AND {{is_held}} THEN 'pending' ELSE 'ready' END
 
 -- fragment: lock_jobs
--- The rest of a SELECT, after its columns: locks jobs of one lane in lock order.
+-- The end of a SELECT, after its columns. Locks the jobs :ids of one lane, in lock order.
 FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[])
 ORDER BY id
 FOR UPDATE
 
 -- fragment: shown_as_ready
--- The states that the API shows and counts as ready: state IN {{shown_as_ready}}.
+-- The states that the API shows and counts as `ready`. Used as `state IN {{shown_as_ready}}`.
 ('ready', 'pending')
 
 -- fragment: moved_job
--- The columns of MovedJobRow, of a row that has reached a new state.
+-- The columns of MovedJobRow (events.py), for a job that has reached a new state.
 id, state, job_type, group_key, run_at, has_dependents, admission
 
 -- fragment: jobs_moved_job
@@ -32,7 +32,7 @@ id, state, job_type, group_key, run_at, has_dependents, admission
 jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_dependents, jobs.admission
 
 -- fragment: row_is_held
--- Like is_held, for a row of a CTE instead of one of `jobs`.
+-- Like is_held, for a row of a CTE instead of a row of `jobs`.
 (coalesce(group_key, '') = ANY(:held_groups::text[]) OR (group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
 
 -- fragment: ready_and_scheduled_counts
@@ -46,17 +46,19 @@ lane, id, deliveries, run_at, started_at, priority, max_attempts, replay_count, 
 group_key, progress, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
 
 -- fragment: finished_columns
--- The columns of finished_jobs, except those that only some statements set.
+-- The columns of finished_jobs that every statement sets. `result` and `state_reason` are missing:
+-- only some statements set them.
 {{copied_columns}}, attempt, crashes, attempts, checkpoint, cancel_requested_at, settled_as, finished_at, keep_until,
 archive, state
 
 -- fragment: dead_letter_columns
--- The columns of dead_letters, except those that only some statements set.
+-- The columns of dead_letters that every statement sets. `error_type` is missing: only some
+-- statements set it.
 {{copied_columns}}, lease_seconds, retry, timeout_seconds, attempt, crashes, attempts, checkpoint, settled_as, dead_at,
 reason, fingerprint
 
 -- fragment: recorded_cancelled_parents
--- A CTE that records the cancelled jobs with dependents, for the dependency resolver.
+-- A CTE. Records the cancelled jobs on which other jobs depend, for the dependency resolver.
 recorded_parents AS (
     INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'cancelled'
@@ -64,7 +66,7 @@ recorded_parents AS (
 )
 
 -- fragment: recorded_dead_parents
--- A CTE that records the dead jobs with dependents, for the dependency resolver.
+-- A CTE. Records the dead jobs on which other jobs depend, for the dependency resolver.
 recorded_parents AS (
     INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'dead'
@@ -72,9 +74,9 @@ recorded_parents AS (
 )
 
 -- fragment: from_deleted_parents
--- The rest of an INSERT into finished_parents, after its SELECT list. The parents are the rows of
--- the CTE `deleted` on which other jobs depend. A row can exist already, because a replayed dead
--- letter finishes a second time.
+-- The end of an INSERT into finished_parents, after its SELECT list. The parents are the rows of
+-- the CTE `deleted` on which other jobs depend. The row of a parent can exist already, because a
+-- replayed dead letter finishes a second time.
 FROM deleted
 WHERE has_dependents
 ON CONFLICT (lane, id) DO UPDATE

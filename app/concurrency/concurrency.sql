@@ -1,18 +1,19 @@
--- Concurrency limits of queues and groups.
+-- Enforces the limits of queues and groups: counts leases, admits jobs, and stores cool-downs.
 --
 -- A job that waits for an admission is pending. An admitted job has a number in `admission` until
 -- it has ended or is postponed:
 --
 --   NULL   not admitted
---   0      running beyond a limit that was lowered (`revoke_above_limit`); not kept when the lease
---          ends
+--   0      running beyond a limit that was lowered (`revoke_above_limit`); the number is not kept
+--          when the lease ends
 --   1      admitted
 --   n      in a fair queue: admitted in pass n
 --
 -- In a strict group (max_running_per_group = 1) a postponed job keeps its admission.
 --
--- Admissions are made, revoked and counted under the lane lock, so that no two brokers decide at
--- once. Lock order, and why `id = ANY` is written in addition to a join: see leases.sql.
+-- Jobs are admitted, and admissions counted and revoked, under the lane lock, so that no two
+-- brokers decide at the same time. leases.sql describes the lock order, and why statements contain
+-- `id = ANY` in addition to a join.
 
 -- name: count_slots
 -- Counts the leases that use a concurrency slot (max_running).
@@ -22,14 +23,14 @@ WHERE lane = :lane AND uses_slot;
 
 -- name: rate_limit_usage
 -- row: UsageRow
--- Sums the rate-limit usage since :since.
+-- Sums the rate-limit usage since :since, and returns when its first and last slice began.
 SELECT coalesce(sum(count), 0)::bigint AS used, min(at) AS first_at, max(at) AS last_at
 FROM rate_limit_usage
 WHERE lane = :lane AND at >= :since;
 
 -- name: record_usage
--- Adds :count jobs to the slice that starts at :slice_start, and deletes usage older than
--- :delete_before. A slice is one row.
+-- Adds :count jobs to the slice that starts at :slice_start. Deletes the slices that started before
+-- :delete_before. Each slice is one row.
 WITH deleted AS (
     DELETE FROM rate_limit_usage
     WHERE lane = :lane AND at < :delete_before
@@ -46,8 +47,8 @@ WHERE NOT EXISTS (SELECT FROM updated);
 
 -- name: group_usage
 -- row: GroupUsageRow
--- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the oldest
--- one that is ready. In a :strict group the oldest one may also be running.
+-- For each group: counts the admitted jobs, and those of them that no worker has claimed yet. Finds
+-- the oldest admitted job that is ready; in a :strict group, that job may also be running.
 SELECT coalesce(group_key, '') AS group_key,
     count(*) AS admitted,
     count(*) FILTER (WHERE state = 'ready') AS ready,
@@ -59,8 +60,8 @@ GROUP BY coalesce(group_key, '');
 
 -- name: next_pending
 -- row: PendingRow
--- Per group, the oldest pending jobs, at most :max_jobs. At most :limit rows in all, because the
--- caller holds the lane lock.
+-- Reads the oldest pending jobs of each group, at most :max_jobs of the group. Returns at most
+-- :limit rows in all, because the caller holds the lane lock.
 SELECT pending.id, input.group_key, pending.priority
 FROM unnest(:group_key::text[], :max_jobs::int[]) AS input (group_key, max_jobs)
 CROSS JOIN LATERAL (
@@ -74,8 +75,8 @@ LIMIT :limit;
 
 -- name: last_passes
 -- row: PassRow
--- For a fair queue, per group and priority: the last pass of the group, and the current pass, which
--- is being served.
+-- Reads, for each group and priority of a fair queue, the last pass of the group, and the current
+-- pass, which is being served.
 SELECT input.group_key, input.priority,
     (
         SELECT max(admission)
@@ -96,7 +97,7 @@ FROM unnest(:group_key::text[], :priority::smallint[]) AS input (group_key, prio
 -- row: MovedJobRow
 -- pending -> ready
 --
--- Admits jobs.
+-- Admits those of the jobs that are still pending.
 WITH locked AS MATERIALIZED (
     SELECT id, state
     FROM jobs
@@ -115,10 +116,11 @@ RETURNING {{jobs_moved_job}};
 -- name: revoke_admissions
 -- ready -> pending
 --
--- Revokes the admissions of a group: it cools down, or it is strict and has an older pending job
--- (`revoke_for_older_jobs`). Running jobs continue. The rows are found first and locked second: in
--- one step the planner may scan the whole lane by its primary key, because that returns the ids in
--- order.
+-- Revokes the admissions of the ready jobs of a group. The group cools down, or it is strict and
+-- has an older pending job (`revoke_for_older_jobs`). Running jobs continue.
+--
+-- One CTE finds the rows, and the next CTE locks them. In a single step, the planner may scan the
+-- whole lane by the primary key, because that scan returns the ids in the order of the locks.
 WITH admitted AS MATERIALIZED (
     SELECT id
     FROM jobs
@@ -138,12 +140,13 @@ WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready
 -- name: hold_back_first_ready
 -- ready -> pending
 --
--- Holds back the jobs of :held_groups that are among the first :limit ready jobs of the lane, where
--- claims start. Claims skip them anyway. As pending jobs they are not in the index of ready jobs,
--- so they cost claims nothing, and they can be admitted.
+-- Changes jobs from ready to pending if they belong to :held_groups and have no admission. Searches
+-- the first :limit ready jobs of the lane, where claims start to read. Claims skip such jobs. As
+-- pending jobs they are not in the index of ready jobs, so claims do not have to read them, and the
+-- group scheduler can admit them.
 --
--- A job that was admitted in the meantime stays ready. Two states are listed, because for
--- state = 'ready' the planner would look the ids up in jobs_ready and read the whole index.
+-- A job that was admitted in the meantime stays ready. The UPDATE lists two states, because with
+-- state = 'ready' the planner would look up the ids in jobs_ready and read the whole index.
 WITH scanned AS MATERIALIZED (
     SELECT id, group_key, admission
     FROM jobs
@@ -195,8 +198,8 @@ SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last,
     (SELECT count(*) FROM moved WHERE state = 'ready') AS ready;
 
 -- name: leases_of_queues
--- The leases of these queues. Reads the index of all leases and filters by queue, because reading
--- whole lanes may take long. 256 is LANES_PER_QUEUE.
+-- Reads the ids of the leased jobs of these queues. Scans the index of all leases and filters by
+-- queue, because reading whole lanes may take long. 256 is LANES_PER_QUEUE.
 SELECT id
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY(:queue_ids::int[]);
@@ -204,8 +207,8 @@ WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY(:queue_ids::int[]);
 -- name: assign_slots
 -- running -> running (with a concurrency slot or an admission)
 --
--- Makes leases count against the current limits. The leases were claimed before a limit existed, or
--- while there was one that no longer exists.
+-- Makes the leases of these jobs count against the current limits. Leases may have been claimed
+-- before a limit existed, or under a limit that no longer exists.
 WITH locked AS MATERIALIZED (
     SELECT id, state
     {{lock_jobs}}
@@ -223,9 +226,13 @@ WHERE lane = :lane
 -- name: revoke_above_limit
 -- ready -> pending, running -> running (loses its admission when it ends)
 --
--- Revokes admissions, if more jobs are admitted than a new :max_running_per_group allows. Running
--- jobs go on and are counted, with admission number 0 from now on. Jobs that have not started
--- become pending again. In a group that is not strict, a postponed job does not keep its admission.
+-- Revokes the admissions of each group beyond a new :max_running_per_group. Admissions of running
+-- jobs are kept first, then those of the oldest jobs.
+--
+--  * A running job beyond the limit continues and still counts. Its admission becomes 0, so that it
+--    is not kept when the lease ends.
+--  * A ready job beyond the limit becomes pending.
+--  * A postponed job loses its admission if it is beyond the limit, or if its group is not strict.
 WITH ranked AS MATERIALIZED (
     SELECT id, state, row_number() OVER (PARTITION BY group_key ORDER BY state = 'running' DESC, id) AS rank
     FROM jobs
@@ -250,8 +257,8 @@ FROM locked
 WHERE jobs.lane = :lane AND jobs.id = ANY(ARRAY(SELECT id FROM locked)) AND jobs.id = locked.id;
 
 -- name: lanes_with_pending
--- The lanes with pending jobs. Loose index scan: hops from one lane to the next in jobs_pending.
--- One index probe if no job is pending.
+-- Finds the lanes with pending jobs. A loose index scan jumps from one lane to the next in the
+-- index jobs_pending. If no job is pending, the scan takes one index probe.
 WITH RECURSIVE visited AS (
     (SELECT lane FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
     UNION ALL
@@ -264,8 +271,8 @@ FROM visited
 WHERE lane IS NOT NULL;
 
 -- name: pending_groups
--- The groups with pending jobs, in order, from :start on. Loose index scan: hops from group to
--- group in jobs_pending.
+-- Finds the first :limit groups with pending jobs from :start on, in the order of their names. A
+-- loose index scan jumps from one group to the next in the index jobs_pending.
 WITH RECURSIVE visited AS (
     (
         SELECT coalesce(group_key, '') AS group_key, 1 AS hop
@@ -291,21 +298,21 @@ FROM visited;
 
 -- name: all_cooldowns
 -- row: CooldownRow
--- All cool-downs. Every broker caches them: few groups cool down at a time.
+-- Reads all cool-downs. Every broker caches them, because few groups cool down at a time.
 SELECT lane, group_key, until, probe_job_id
 FROM group_cooldowns
 ORDER BY lane, group_key;
 
 -- name: cooldowns_of
 -- row: CooldownRow
--- The cool-downs of these groups, for a decision under the lane lock and for `explain`.
+-- Reads the cool-downs of these groups, for a decision under the lane lock and for `explain`.
 SELECT lane, group_key, until, probe_job_id
 FROM group_cooldowns
 WHERE lane = :lane AND group_key = ANY(:groups::text[]);
 
 -- name: start_cooldown
--- Starts or prolongs a cool-down. Another failure during a cool-down clears the probe: a new one is
--- chosen when it ends.
+-- Starts a cool-down, or extends it. A failure during a cool-down removes the half-open probe; the
+-- group scheduler chooses a new probe when the cool-down ends.
 INSERT INTO group_cooldowns (lane, group_key, until)
 VALUES (:lane, :group, :until)
 ON CONFLICT (lane, group_key) DO UPDATE
@@ -323,7 +330,7 @@ DELETE FROM group_cooldowns
 WHERE lane = :lane AND group_key = ANY(:groups::text[]);
 
 -- name: probe_states
--- States of the half-open probes that have not finished.
+-- Reads the states of half-open probes. A probe that has finished has no row.
 SELECT id, state
 FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);

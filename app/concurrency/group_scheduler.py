@@ -1,18 +1,19 @@
 """Decides which pending jobs of a group are admitted next.
 
-A job whose group is limited, fair or cooling down is stored as pending. Each commit that adds a job
-to a group or removes one wakes the scheduler. It then decides, off the request path and under the
-lane lock, which jobs become claimable. If a broker dies between the commit and the decision, a
-periodic scan of all groups with pending jobs finds the group.
+A job is stored as pending if its queue is fair, or if its group is limited or cooling down. When a
+job is added to such a group or removed from it, the commit wakes the scheduler. The scheduler then
+decides, off the request path and under the lane lock, which jobs become claimable. If a broker dies
+between the commit and the decision, a periodic scan of all groups with pending jobs finds the
+group.
 
-A job of such a group:
+The states of a job of such a group:
 
     pending -> ready   admitted (`admission` is set): the group has free capacity
     ready -> pending   admission revoked: the group cools down, or a strict group gets an older job
     ready -> running   claimed: the job keeps its admission until it ends or is postponed; in a
                        strict group also while it is postponed
 
-A group, by its limit (`max_running_per_group`; 1 makes it strict):
+The states of a group with a limit (`max_running_per_group`; a limit of 1 makes the group strict):
 
     idle -> admitting    a job becomes pending, because it arrives or is due: as many jobs are
                          admitted as the limit leaves room for
@@ -20,7 +21,7 @@ A group, by its limit (`max_running_per_group`; 1 makes it strict):
     full -> admitting    an admitted job ends, or the limit is raised
     admitting -> idle    no job is pending
 
-Its circuit breaker (a row in `group_cooldowns`: `until`, `probe_job_id`):
+The states of the circuit breaker of a group (a row in `group_cooldowns`: `until`, `probe_job_id`):
 
     closed      no row: only the limit counts
     open        `until` is in the future: no job is admitted, unclaimed admissions are revoked
@@ -57,7 +58,7 @@ from app.queues.cache import Queue, QueueCache
 
 GROUPS_PER_TRANSACTION = 500  # bounds how long the lane lock is held
 GROUPS_PER_SCAN = 1000  # groups of a lane that one scan reads
-MAX_REMEMBERED_PASSES = 10_000  # groups of a fair lane whose last pass is remembered
+MAX_REMEMBERED_PASSES = 10_000  # groups of a lane of a fair queue whose last pass is remembered
 
 
 class GroupScheduler(PeriodicService):
@@ -73,7 +74,7 @@ class GroupScheduler(PeriodicService):
         self._cooldowns: list[CooldownRow] = []
         self._cooldowns_checked_at = datetime.min.replace(tzinfo=UTC)
         self._timer: asyncio.TimerHandle | None = None
-        self._refresh_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
+        self._refresh_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer result
         events.subscribe_moved(["pending", "scheduled", *FINISHED], self._on_waiting_or_finished)
         events.subscribe_moved(["ready"], self._on_ready)
         events.subscribe_moved(["running"], self._on_claimed)
@@ -87,21 +88,22 @@ class GroupScheduler(PeriodicService):
             self.check_groups(event.lane, {job.group_key for job in event.jobs})
 
     def _on_ready(self, event: JobsMoved) -> None:
-        """Checks the cooling groups of these jobs: one of the jobs can be the half-open probe now.
+        """Checks the cooling groups of these jobs, because a job may become the half-open probe.
 
-        In a strict group it is the job that failed, which becomes ready at its retry. A job that is
-        the probe already changes nothing.
+        In a strict group, the probe is the job that failed, which becomes ready at its retry. If
+        the job is the probe already, the check changes nothing.
         """
         cooling_groups = self._queues.cooling_groups.get(event.lane)
         if cooling_groups:
             self.check_groups(event.lane, {job.group_key for job in event.jobs} & {*cooling_groups})
 
     def _on_claimed(self, event: JobsMoved) -> None:
-        """In a fair queue, checks the groups of the claimed jobs, because claims make room in them.
+        """In a fair queue, checks the groups of the claimed jobs: they may have room for more jobs.
 
-        At most MAX_READY_PER_FAIR_GROUP jobs of a group are ready, so a claim makes room for
-        another one. Groups with a limit are left out: there only the end of a job makes room. (If
-        the limit is above MAX_READY_PER_FAIR_GROUP, a claim does, too, and the next scan admits.)
+        At most MAX_READY_PER_FAIR_GROUP jobs of a group are ready, so after a claim, other jobs can
+        become ready. Groups with a limit are left out, because only the end of a job makes room
+        below the limit. (If the limit is above MAX_READY_PER_FAIR_GROUP, a claim makes room, too;
+        then the next scan admits jobs.)
         """
         queue = self._queues.by_lane(event.lane)
         if queue.fair:
@@ -129,8 +131,8 @@ class GroupScheduler(PeriodicService):
     def _record_passes(self, lane: int, jobs: Iterable[MovedJob]) -> None:
         """Remembers, for each group, the pass of the job that has just started or ended.
 
-        The pass is remembered until the next job of the group is admitted, because once the job is
-        gone, no row says in which pass it was.
+        The pass is remembered until the next job of the group is admitted, because no row has the
+        pass of a job that has finished.
         """
         if self._queues.by_lane(lane).fair:
             remembered = self._remembered_passes.setdefault(lane, {})
@@ -141,7 +143,7 @@ class GroupScheduler(PeriodicService):
                 del remembered[group]
 
     def rescan(self, lane: int) -> None:
-        """Requests an immediate scan, which in this lane begins with the first group."""
+        """Requests an immediate scan of all lanes. In this lane, it begins with the first group."""
         self._scan_positions.pop(lane, None)
         self._scanned_at = 0.0
         self.wake()
@@ -183,8 +185,8 @@ class GroupScheduler(PeriodicService):
     async def _scan(self) -> None:
         """Finds groups with pending jobs and room for more admissions, and ended cool-downs.
 
-        Needed for groups that no event has reported: their jobs were enqueued by SQL, or the broker
-        died before the decision.
+        The scan is needed for groups that no event has reported: their jobs were enqueued by SQL,
+        or the broker died before the decision.
         """
         for cooldown in self._cooldowns:
             if cooldown.until <= self._infra.now():
@@ -213,8 +215,8 @@ class GroupScheduler(PeriodicService):
     async def admit(self, lane: int, groups: Sequence[str]) -> None:
         """Admits as many jobs as the limits of these groups leave room for.
 
-        Reads the rules under the lane lock, so they are those in effect at that moment; see
-        rule_changes.py.
+        Reads the rules under the lane lock, so that the decision uses the rules in effect at that
+        moment; see rule_changes.py.
         """
         await self._queues.load([lane])
         remembered = {group: self._remembered_passes.get(lane, {}).get(group, 0) for group in groups}
@@ -248,9 +250,9 @@ class GroupScheduler(PeriodicService):
         return pending, await admissions.update_cooldowns(decisions, pending)
 
     def _forget_passes(self, lane: int, used: Mapping[str, int]) -> None:
-        """Forgets passes of groups whose next jobs have been admitted.
+        """Forgets the passes of groups whose next jobs have been admitted.
 
-        Keeps the pass of a group in which another job has started or ended since.
+        Keeps the pass of a group if another job of the group has started or ended since.
         """
         remembered = self._remembered_passes.get(lane, {})
         for group, number in used.items():
@@ -258,10 +260,11 @@ class GroupScheduler(PeriodicService):
                 del remembered[group]
 
     def _continue_later(self, queue: Queue, lane: int, groups: Collection[str], pending: Sequence[PendingRow]) -> None:
-        """Marks groups for another check: all of them after a full batch, otherwise those that got
-        MAX_ADMISSIONS_PER_CHECK jobs and may have more.
+        """Marks the groups that may have more jobs to admit for another check.
 
-        A fair queue needs this only after a full batch: its next claim triggers the check.
+        - After a full batch, these are all groups.
+        - Otherwise, these are the groups of which MAX_ADMISSIONS_PER_CHECK jobs were admitted. In a
+          fair queue they need no mark, because the next claim requests the check.
         """
         counts = Counter(row.group_key for row in pending)
         if len(pending) >= ADMISSION_BATCH:
@@ -270,10 +273,11 @@ class GroupScheduler(PeriodicService):
             self._mark_changed(lane, [group for group, count in counts.items() if count >= MAX_ADMISSIONS_PER_CHECK])
 
     async def start_cooldowns(self, transaction: Executor, lane: int, cooldowns: Mapping[str, datetime]) -> None:
-        """Opens the circuit breakers of groups whose worker reported a failure with scope `group`.
+        """Opens the circuit breakers of groups. `cooldowns` has the end of each cool-down.
 
-        No job of the groups starts before the given time, and then the half-open probe goes first.
-        Runs under the lane lock. The caller announces the new version after its commit.
+        A worker has reported a failure with scope `group`. No job of the group starts before the
+        cool-down ends, and then the half-open probe starts first. The caller holds the lane lock,
+        and announces the new config version after its commit.
         """
         for group, until in sorted(cooldowns.items()):
             await store.start_cooldown(transaction, lane, group, until)
@@ -281,7 +285,7 @@ class GroupScheduler(PeriodicService):
         await self._infra.config_versions.bump(transaction, "cooldowns")
 
     def _set_timer(self) -> None:
-        """Sets the timer to the next end of a cool-down. Cancels the previous timer."""
+        """Sets the timer to the earliest end of a cool-down. Cancels the previous timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Admits jobs of one lane's groups in one transaction, for the group scheduler.
+"""Admits jobs of the groups of one lane in one transaction, for the group scheduler.
 
 The caller holds the lane lock. The states of a job, a group and a circuit breaker are drawn in
 group_scheduler.py.
@@ -28,8 +28,8 @@ class LaneAdmissions:
     async def revoke_for_older_jobs(self, groups: Sequence[str]) -> None:
         """Revokes the admission of an unstarted job of a strict group if an older job is pending.
 
-        So the older job starts first. It became pending late, because it was replayed or because
-        its parents finished late.
+        So the older job starts first. An older job can become pending late, because it was replayed
+        or because its parents finished late.
         """
         usage = await store.group_usage(self._transaction, self._lane, groups, strict=True)
         unstarted = {
@@ -48,7 +48,7 @@ class LaneAdmissions:
         cooldowns = await store.cooldowns_of(self._transaction, self._lane, groups)
         probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(self._transaction, self._lane, sorted(probes)) if probes else {}
-        # Unless the queue holds all groups, the usage matters only for the choice of a probe.
+        # If the queue does not hold all groups, only the choice of a probe needs the usage.
         groups_to_count = list(groups) if self._queue.holds_all_groups else list(cooldowns)
         limit = self._queue.max_running_per_group
         strict = limit == 1
@@ -72,17 +72,18 @@ class LaneAdmissions:
     async def hold_back_before_probes(self, decisions: Mapping[str, GroupDecision]) -> None:
         """Makes the ready jobs of a group pending before its half-open probe is admitted.
 
-        Needed in a queue without limits per group: jobs that were ready when the cool-down began
-        may still be ready, and would all start with the probe.
+        A queue without `max_running_per_group` needs this: jobs that were ready when the cool-down
+        began may still be ready, and would all start together with the probe.
         """
         probed = [group for group, decision in decisions.items() if decision.first_is_probe]
         if probed:
             await store.hold_back_first_ready(self._transaction, self._lane, probed, HOLD_BACK_LIMIT)
 
     async def next_pending(self, decisions: Mapping[str, GroupDecision]) -> list[PendingRow]:
-        """Reads the pending jobs to admit. Groups that need a half-open probe come first.
+        """Reads the pending jobs to admit, first those of groups that need a half-open probe.
 
-        If the batch ended before such a group, its cool-down would end without a probe.
+        If the batch was full before such a group, the cool-down of the group would end without a
+        probe.
         """
         params = [
             PendingParams(group, decision.admissions)
@@ -114,7 +115,7 @@ class LaneAdmissions:
         return ended
 
     async def admit(self, pending: Sequence[PendingRow], remembered_passes: Mapping[str, int]) -> list[MovedJobRow]:
-        """Admits the jobs. The values of `admission` are listed in concurrency.sql."""
+        """Admits the jobs. concurrency.sql lists the values of `admission`."""
         if not pending:
             return []
         if not self._queue.fair:
@@ -129,6 +130,6 @@ class LaneAdmissions:
 def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> str | None:
     """Returns the state of the half-open probe of a cool-down.
 
-    None if there is no probe, or if the probe has left the table of live jobs.
+    Returns None if there is no probe, or if the probe is no longer a live job.
     """
     return states.get(cooldown.probe_job_id) if cooldown is not None and cooldown.probe_job_id is not None else None

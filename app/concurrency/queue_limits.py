@@ -1,4 +1,4 @@
-"""The limits `max_running` and `rate` of a queue.
+"""Enforces the limits `max_running` and `rate` of a queue.
 
 A claim locks the lane, reads how many jobs the limits allow (its allowance), and holds the lock
 until it commits.
@@ -20,10 +20,10 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Allowance(NamedTuple):
-    """How many jobs a claim may deliver at `now`.
+    """How many jobs a claim may deliver at `now` (`limit`).
 
-    `retry_at` is when the rate limit allows jobs beyond these. None without a rate limit, or if
-    `max_running` already allows no job.
+    `retry_at` is the time at which the rate limit allows more jobs. `retry_at` is None if the queue
+    has no rate limit, or if `max_running` allows no job.
     """
 
     limit: int
@@ -40,7 +40,7 @@ class QueueLimits:
     ) -> Allowance | None:
         """Locks the lane and returns how many jobs the claim may deliver.
 
-        Runs in the claim's transaction. Without `wait_for_lock`, returns None if another
+        Runs in the transaction of the claim. Without `wait_for_lock`, returns None if another
         transaction holds the lane lock.
         """
         if not await locks.lock_lane(db, lane, wait=wait_for_lock):

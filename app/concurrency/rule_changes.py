@@ -4,8 +4,8 @@
     ready -> pending     the job's group is limited now
     pending -> ready     the job's group is not limited any more
 
-All of this happens off the request path. It is safe to be late: claims skip ready jobs that should
-be pending.
+These changes are made off the request path. A delay is safe, because claims skip ready jobs that
+should be pending.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from app.queues.cache import Queue, QueueCache
 from app.slices import in_slices
 
 PAGE_SIZE = 2000  # jobs of a lane that one statement processes
-# The leases are counted again after these delays, because a claim that has read the old rules may
-# wait that long for a connection before it writes.
+# The running jobs are counted again this long after a change, because a claim that has read the old
+# rules may wait that long for a connection before it writes.
 RECOUNT_AFTER_SECONDS = (1.0, 10.0)
 HOLD_BACK_COOLING_SECONDS, HOLD_BACK_ALL_SECONDS = 1.0, 10.0
 
 
 class Rules(NamedTuple):
-    """The rules of a queue on which the states and counts of its jobs depend."""
+    """Those rules of a queue on which the states and counts of its jobs depend."""
 
     max_running_per_group: int | None = None
     fair: bool = False
@@ -64,15 +64,16 @@ class RuleChanges(PeriodicService):
         self._page_starts: dict[int, UUID] = {}
         self._rule_versions: Counter[int] = Counter()
         self._held_back_cooling_at = self._held_back_all_at = 0.0
-        # Serializes `apply_changes`: of two calls, the one with older rules must not finish last.
+        # Serializes `apply_changes`, because the call with the older rules must not finish last.
         self._apply_lock = asyncio.Lock()
         infra.config_versions.subscribe("policies", self.apply_changes)
 
     async def apply_changes(self) -> None:
         """Finds queues with changed rules, and counts their running jobs against the new limits.
 
-        The count comes first, so that the first claim under a new limit sees the running jobs. If a
-        row is locked, `run_once` counts them later, and no request waits for the lock.
+        `run_once` makes all other changes later. The running jobs are counted first, so that the
+        first claim under a new limit sees them. If the row of a job is locked, `run_once` counts
+        again, and no request waits for the lock.
         """
         async with self._apply_lock:
             changed = {
@@ -97,15 +98,17 @@ class RuleChanges(PeriodicService):
             asyncio.get_running_loop().call_later(seconds, self._request_recount, queue.id)
 
     def _request_recount(self, queue_id: int) -> None:
-        """Makes the next `run_once` count the running jobs again: during the change, claims may
-        have written leases that do not count against the new limit."""
+        """Requests that the next `run_once` counts the running jobs of the queue again.
+
+        During the change, claims may have written leases that do not count against the new limit.
+        """
         self._queues_to_recount.add(queue_id)
         self.wake()
 
     async def _assign_slots(self, queues: Iterable[Queue]) -> None:
         """Makes the leases of these queues count against the current limits.
 
-        Then revokes the admissions above `max_running_per_group`.
+        Then revokes the admissions beyond `max_running_per_group`.
         """
         by_id = {queue.id: queue for queue in queues}
         leased_ids = await store.leases_of_queues(self._infra.db, sorted(by_id)) if by_id else []
@@ -123,16 +126,16 @@ class RuleChanges(PeriodicService):
 
     @retry_after_deadlock
     async def _revoke_above_limit_of_lane(self, lane: int, limit: int) -> None:
-        """Revokes the admissions above the new limit.
+        """Revokes the admissions beyond the new limit.
 
-        Runs under the lane lock, so every admission under the old rules is already visible.
+        Runs under the lane lock, so every admission made under the old rules is already visible.
         """
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
             await store.revoke_above_limit(transaction, lane, limit)
 
     async def run_once(self) -> None:
-        """Processes a page of each lane, so that a queue with millions of jobs delays no other.
+        """Processes one page of each lane. So a queue with millions of jobs delays no other queue.
 
         If a row of one queue is locked, the other queues are still processed.
         """
@@ -142,7 +145,7 @@ class RuleChanges(PeriodicService):
             self.wake()
 
     async def _recount_leases(self) -> None:
-        """Makes the leases of the queues that are to be recounted count against the current limits."""
+        """Counts the leases of the queues in `_queues_to_recount` against the current limits."""
         if not self._queues_to_recount:
             return
         queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._queues_to_recount]
@@ -173,7 +176,7 @@ class RuleChanges(PeriodicService):
             self._group_scheduler.rescan(lane)
 
     async def _hold_back_cooling(self) -> None:
-        """Makes ready jobs of cooling groups pending, every second. Claims skip them anyway.
+        """Makes ready jobs of cooling groups pending, every second. Claims skip such jobs.
 
         While no group cools down, the time of the last check is not updated. So the first check
         after a cool-down has begun runs at once.

@@ -13,9 +13,9 @@ SQL = load_queries(__file__)
 
 
 class UsageRow(NamedTuple):
-    """Rate-limit usage of a lane: the number of jobs, and when the first and last slice began.
+    """The rate-limit usage of a lane: the number of jobs, and when the first and last slice began.
 
-    A slice is a thousandth of the rate limit's window; its jobs are counted together.
+    A slice is a thousandth of the window of the rate limit. Jobs of one slice are counted together.
     """
 
     used: int
@@ -38,7 +38,7 @@ class GroupUsageRow(NamedTuple):
 
 
 class PendingParams(NamedTuple):
-    """A group, and how many of its pending jobs are read."""
+    """A group, and how many of its pending jobs to read at most."""
 
     group_key: str
     max_jobs: int

@@ -1,4 +1,4 @@
 """Explains why a job is not running.
 
-Reads the rows and rules by which the other packages decide, and decides nothing itself.
+Reads the rows and rules by which the other packages decide whether a job runs. Changes nothing.
 """

@@ -1,4 +1,4 @@
--- Reads why a job is not running. Every statement reads a limited number of rows of the queue.
+-- Reads the reasons why a job is not running. Every statement reads a limited number of rows.
 
 -- name: waiting_job
 -- row: WaitingJobRow
@@ -7,7 +7,7 @@ FROM jobs
 WHERE lane = :lane AND id = :id;
 
 -- name: admitted_of_group
--- The first 20 admitted jobs of a group.
+-- Reads the ids of the 20 oldest admitted jobs of a group.
 WITH admitted AS MATERIALIZED (
     SELECT id
     FROM jobs
@@ -29,7 +29,8 @@ FROM (
 ) AS ahead;
 
 -- name: ahead_in_queue
--- Counts the jobs that will be claimed before this job, among the first :limit jobs of the lane.
+-- Counts the jobs that will be claimed before this job, among the first :limit ready jobs of the
+-- lane.
 SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND id < :id))
 FROM (
     SELECT priority, id
@@ -40,7 +41,7 @@ FROM (
 ) AS first_jobs;
 
 -- name: ahead_admitted
--- Like ahead_in_queue, for a fair queue, which is claimed pass by pass.
+-- Like ahead_in_queue, for a fair queue, whose jobs are claimed pass by pass.
 SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND (admission, id) < (:admission, :id)))
 FROM (
     SELECT priority, admission, id

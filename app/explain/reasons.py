@@ -102,7 +102,7 @@ class JobExplainer:
         ahead = await store.ahead_in_group(self._infra.read_connections, row.id, group)
         admitted = await store.admitted_of_group(self._infra.read_connections, row.lane, group)
         if row.id in admitted:
-            return  # it has been admitted since its row was read
+            return  # the job has been admitted since its row was read
         limit = queue.max_running_per_group
         if limit is not None and len(admitted) >= min(limit, store.MAX_LISTED):
             detail = f"group {group} has reached its limit of {_count(limit, 'job')}; ahead of it in the group: {ahead}"
@@ -138,8 +138,11 @@ class JobExplainer:
 
 
 def _reasons_of_state(row: JobRow) -> list[Reason]:
-    """Returns the reasons of a job that runs or has finished: its state, and that a running job should
-    stop."""
+    """Returns the reasons for a job that is running or has finished.
+
+    The first reason is the state of the job. A running job whose cancellation was requested has a
+    second reason.
+    """
     if row.state == "running":
         detail = "it is running" + (f" on worker {row.worker_id}" if row.worker_id else "")
         since, worker_id = unset_if_none(row.started_at), unset_if_none(row.worker_id)
@@ -156,7 +159,7 @@ def _cancel_requested(since: datetime) -> Reason:
 
 
 def _explain_state_reason(row: JobRow) -> str:
-    """Returns the `state_reason` and what it means."""
+    """Returns the `state_reason` of the job, with an explanation."""
     meanings = {
         "attempts_exhausted": f"it has used all of its attempts ({row.max_attempts})",
         "not_retryable": "its worker reported that a retry is of no use",

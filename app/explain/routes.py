@@ -17,6 +17,8 @@ router = APIRouter(tags=["jobs"])
 
 @router.get("/jobs/{job_id}/explain", **operation(Explanation, NotFound, scopes=READ))
 async def explain_job(job_id: UUID, explainer: Annotated[JobExplainer, service("explainer")]) -> Response:
-    """Explains why a job is not running: every reason that applies now, with the times, limits and
-    other jobs that cause it."""
+    """Explains why a job is not running.
+
+    Returns every reason that applies now, with the times, limits and other jobs that cause it.
+    """
     return json_response(await explainer.explain(job_id))

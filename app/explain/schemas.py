@@ -7,7 +7,7 @@ class Reason(ResponseModel, kw_only=True):
     """A reason why a job is not running.
 
     `code` is for programs, `detail` for people. The other fields are the times, limits and jobs
-    that cause it.
+    that cause the reason.
 
     Codes of a job that is held back: `not_due`, `waiting_for_jobs`, `queue_paused`,
     `queue_at_limit`, `rate_limited`, `group_at_limit`, `group_at_rest` (the group is cooling down),

@@ -9,13 +9,16 @@ from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 
-MAX_COUNTED = 1000  # jobs ahead; an exact count beyond this is of no use
+MAX_COUNTED = 1000  # how many jobs ahead are counted; a higher exact count is of no use
 MAX_LISTED = 20  # the limit of `admitted_of_group`
 
 
 class WaitingJobRow(NamedTuple):
-    """The columns of a job that say what it waits for: `admission` is the number of its admission,
-    `waiting_for` are the parents that have not finished."""
+    """The columns of a job that explain its wait.
+
+    `admission` is the number of its admission. `waiting_for` lists its parents that have not
+    finished.
+    """
 
     priority: int
     admission: int | None

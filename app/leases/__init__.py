@@ -1,1 +1,4 @@
-"""Leases: jobs held by workers. Owns the state `running` and every transition out of it."""
+"""Leases: claims, heartbeats and settlements.
+
+This package owns the state `running` and every transition out of it.
+"""

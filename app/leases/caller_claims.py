@@ -1,4 +1,7 @@
-"""Claims of callers with a quota of leases, and claims that an Idempotency-Key makes repeatable."""
+"""Claims jobs for callers with a quota of leases, and for claims with an Idempotency-Key.
+
+A claim with an Idempotency-Key can be repeated: the broker returns the leases of the first claim.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -26,7 +29,8 @@ from app.queues.cache import Queue, QueueCache
 class ClaimReceipt(RequestModel):
     """The claim secret and the jobs of a claim with an Idempotency-Key, stored with the key.
 
-    It is enough to return the same leases again.
+    A repeated claim needs nothing else to find the same leases: their tokens are computed from the
+    secret.
     """
 
     secret: str
@@ -37,7 +41,10 @@ _receipt = msgspec.json.Decoder(ClaimReceipt)
 
 
 class _NothingClaimed(Exception):
-    """Rolls back the transaction of a claim that found no job: an idle poll must write nothing."""
+    """Raised to roll back the transaction of a claim that found no job.
+
+    An idle poll must write nothing.
+    """
 
 
 class CallerClaims:
@@ -49,10 +56,10 @@ class CallerClaims:
     async def claim_for_caller(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext
     ) -> ClaimResult:
-        """Claims, or returns the leases of the first claim with the same Idempotency-Key.
+        """Claims jobs, or returns the leases of the first claim with the same Idempotency-Key.
 
-        A caller with a quota counts its leases and claims under its caller lock, so two calls at
-        the same time cannot both take the last lease of the quota.
+        If the caller has a quota, its leases are counted and the jobs are claimed under its caller
+        lock. So two concurrent calls cannot both take the last lease of the quota.
         """
         if context.key is None:
             return await claim_unlocked_lanes_first(
@@ -73,7 +80,11 @@ class CallerClaims:
         return await self._commit_claim(claim)
 
     async def _commit_claim(self, claim: Callable[[Transaction], Awaitable[ClaimResult]]) -> ClaimResult:
-        """Runs the claim in a transaction. Counts and publishes its jobs after the commit."""
+        """Runs the claim in a transaction.
+
+        After the commit, updates the metrics. Publishes the jobs if this claim has leased them; a
+        repeated claim has leased nothing.
+        """
         result = await self._run_in_transaction(claim)
         if result.repeated:
             self._infra.metrics.replayed.inc(len(result.rows))
@@ -92,7 +103,11 @@ class CallerClaims:
         return result
 
     async def _apply_quota(self, db: Executor, limit: int, context: ClaimContext) -> int:
-        """Locks the caller and returns how many of `limit` jobs its quota allows."""
+        """Takes the caller lock, and returns how many of `limit` jobs the quota allows.
+
+        Without a quota, takes no lock and returns `limit`. If the quota is used up, raises
+        RateLimited, unless the request has settled jobs.
+        """
         if context.access.max_leases is None:
             return limit
         await locks.lock_caller(db, context.access.caller)
@@ -107,12 +122,15 @@ class CallerClaims:
     async def _claim_with_key(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait_for_lock: bool
     ) -> ClaimResult:
-        """Claims, or returns the leases of the first claim with the same key.
+        """Claims jobs, or returns the leases of the first claim with the same key.
 
-        This is the third of the four layers listed in long_poll.py. The row of the key stays locked
-        until the commit, so calls with one key run one after the other. All statements use one
-        connection: if a call needed a second connection, calls that hold all connections could wait
-        for each other. A claim without jobs does not store its key.
+        This is layer 3 of the four that long_poll.py lists.
+
+        - The row of the key stays locked until the commit, so calls with the same key run one after
+          the other.
+        - All statements of a call use the same connection. If each call needed a second connection,
+          calls that together hold all connections could wait for each other.
+        - A claim that finds no job does not store its key.
         """
         key = context.digest
         lane = lane_of_key(key, KEY_LANES)
@@ -137,9 +155,9 @@ class CallerClaims:
     async def repeat(self, context: ClaimContext) -> list[ClaimedRow]:
         """Returns the leases of the first claim with the same key, and claims nothing new.
 
-        For a claim that is refused, because the broker drains or is full, or the worker's directive
-        is `drain` or `stop`. The worker may be repeating the call because the first response was
-        lost.
+        Called for a claim that is refused, because the broker drains or is full, or the worker's
+        directive is `drain` or `stop`. The worker may be repeating the claim because the first
+        response was lost.
         """
         key = context.digest
         stored = await locks.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
@@ -150,8 +168,9 @@ class CallerClaims:
     async def _leases_of_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
         """Returns the leases of the first claim that are still live, in the order of that claim.
 
-        An empty list if none is live but some were settled. None if all have expired: the caller
-        claims again.
+        - Returns an empty list if no lease is live, but the worker has settled at least one.
+        - Returns None if no lease is live and none was settled, for example because all have
+          expired. Then a claim with this key claims new jobs.
         """
         live: dict[UUID, ClaimedRow] = {}
         has_settled = False
@@ -165,15 +184,16 @@ class CallerClaims:
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
 
     async def _visible_rows(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
-        """Leaves out rows of queues that this API key cannot access.
+        """Removes the rows of queues that this API key cannot access.
 
-        The first call may have used another key of the same caller, which can access more queues.
-        It may also have gone to another process, so the queues are loaded first.
+        The first call may have used another API key of the same caller, which can access more
+        queues. Another process may have served the first call, so this process may not have the
+        queues in its cache and loads them.
         """
         await self._queues.load({row.lane for row in rows})
         return [row for row in rows if access.allows(self._queues.name_by_lane(row.lane))]
 
 
 def _token(secret: str, job_id: UUID) -> UUID:
-    """Computes the lease token of a job, as `lease_picked` in claims.sql does."""
+    """Computes the lease token of a job, like the SQL fragment `lease_picked` in claims.sql."""
     return UUID(md5(f"{secret}{job_id}".encode(), usedforsecurity=False).hexdigest())

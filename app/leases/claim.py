@@ -31,12 +31,14 @@ MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
 async def claim_unlocked_lanes_first(
     queues: Sequence[Queue], claim: Callable[..., Awaitable[ClaimResult]]
 ) -> ClaimResult:
-    """Claims from the lanes whose lock is free. If these have no job, waits for the other locks.
+    """Claims from the lanes whose lock is free. If they have no job, waits for the other locks.
 
-    Calls `claim(wait_for_lock=...)` once or twice. The first call skips lanes whose lock is not
-    free, so that one limited queue does not hold up the others. The second call waits for the
-    locks. It runs only if the first claimed nothing and skipped a lane. With a single lane there
-    is no other to hold up, and the first call waits.
+    Calls `claim(wait_for_lock=...)` once or twice:
+
+    - The first call skips lanes whose lock is not free, so that a limited queue does not delay
+      claims from the other queues. If there is only one lane, the first call waits for its lock.
+    - The second call waits for the locks. It is made only if the first call claimed nothing and
+      skipped a lane.
     """
     only_one_lane = sum(queue.lanes for queue in queues) <= 1
     first = await claim(wait_for_lock=only_one_lane)
@@ -73,8 +75,8 @@ class ClaimService:
     ) -> ClaimResult:
         """Claims up to `limit` jobs on the connection of the caller's transaction.
 
-        Takes all lane locks first, in the order of lanes. The caller calls `record_claimed` after
-        its commit, because until then no job is claimed.
+        Locks the lanes of all limited queues first, in the order of the lanes. The caller calls
+        `record_claimed` after its commit, because until then no job is claimed.
         """
         if limit <= 0:  # the quota is used up
             return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY, ends_wait=True)
@@ -120,12 +122,16 @@ class ClaimService:
                 max_bytes=params.max_bytes - sum(row.size for row in result.rows), allow_one_oversized=not rows
             )
         lanes = sum(queue.lanes for queue in queues)
-        # Set only if every lane has a `retry_at`: a lane without one may get a job at any moment.
+        # Set only if every lane has a `retry_at`, because a lane without `retry_at` may get a job
+        # at any moment.
         retry_at = min(retry_times) if retry_times and len(retry_times) == lanes else None
         return ClaimResult(rows, retry_at, skipped=has_skipped)
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
-        """Returns the lanes of each queue, beginning with a random one: so none is always last."""
+        """Returns the lanes of the queues, queue by queue.
+
+        Begins each queue with a random lane, so that no lane is always last.
+        """
         lanes: list[tuple[Queue, int]] = []
         for queue in queues:
             first = rng.randrange(queue.lanes) if queue.lanes > 1 else 0
@@ -162,7 +168,7 @@ class ClaimService:
         await self._batcher.finish()
 
     def record_claimed(self, rows: Sequence[ClaimedRow]) -> None:
-        """Counts claimed jobs and their wait times, and publishes them."""
+        """Counts the claimed jobs, records their wait times, and publishes the jobs."""
         self._infra.metrics.claimed.inc(len(rows))
         for lane in {row.lane for row in rows}:
             claimed = [row for row in rows if row.lane == lane]
@@ -172,14 +178,14 @@ class ClaimService:
 
 
 class ClaimCall(NamedTuple):
-    """A claim that may share a statement with others."""
+    """A claim that may share its statement with other claims."""
 
     limit: int
     params: ClaimParams
 
 
 class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
-    """Claims for concurrent callers in one statement for each lane."""
+    """Claims jobs for concurrent callers, with one statement for each lane."""
 
     def __init__(self, *, infra: Infrastructure, low_water_marks: LowWaterMarks) -> None:
         super().__init__("claim", infra.settings.acquire_timeout_seconds)
@@ -208,8 +214,8 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
             may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes, self._infra.settings)
             for call in connected
         ):
-            # Jobs that did not fit into a full response are still ready: the calls that got none
-            # claim again. A failure here must not fail the other calls, because their jobs are
+            # Jobs that did not fit into a full response are still ready, so the calls that got no
+            # job claim again. If that fails, the other calls must not fail, because their jobs are
             # leased already.
             with suppress(DatabaseUnavailable):
                 claimed |= zip(map(id, unserved), await self.run_batch(lane, unserved), strict=True)
@@ -217,9 +223,10 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
 
 
 def may_be_truncated(rows: Sequence[ClaimedRow], limit: int, max_bytes: int, settings: Settings) -> bool:
-    """Whether the claim may have stopped at a job that did not fit into the response.
+    """Whether the claim may have left out a job because it did not fit into the response.
 
-    More jobs can then be ready. The first job of a response always fits.
+    If so, more jobs may be ready. False for a claim without jobs, because the first job of a
+    response always fits.
     """
     return 0 < len(rows) < limit and sum(row.size for row in rows) + _max_job_bytes(settings) > max_bytes
 

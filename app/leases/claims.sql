@@ -1,11 +1,12 @@
--- Claims, and reads of leases and of ready jobs. Lock order: see leases.sql.
+-- Claims jobs, and reads leases and ready jobs. Lock order: see leases.sql.
 
 -- fragment: scan_ranges
+-- The scan ranges of a claim, as a table with one row for each range.
 unnest(:highest::smallint[], :lowest::smallint[], :after::uuid[], :until::uuid[])
     AS scan_range (highest, lowest, after, until)
 
 -- fragment: response_bytes
--- The bytes that a job takes in a response.
+-- The number of bytes that a job takes in a response.
 :envelope_bytes + octet_length(payload)
     + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
     + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0)
@@ -21,7 +22,7 @@ WHERE lane = :lane AND state = 'ready' AND priority <= scan_range.highest AND pr
     AND (:held_groups::text[] IS NULL OR admission IS NOT NULL OR NOT {{is_held}})
 
 -- fragment: lease_picked
--- Leases the jobs of `picked` that fit into the response of their poller.
+-- Leases the jobs of the CTE `picked`, if they fit into the response of their poller.
 assigned AS (
     SELECT id, size, position, width_bucket(position, :slice_starts::bigint[]) + 1 AS slice_number
     FROM picked
@@ -74,6 +75,7 @@ SELECT :lane AS lane, id, job_type, payload, attempt, max_attempts, deliveries, 
 FROM claimed
 
 -- fragment: delivered_columns
+-- The columns that a delivery returns as they are stored.
 checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, admission
 
 -- name: claim
@@ -88,26 +90,27 @@ checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadli
 -- The first poller gets the first jobs. Jobs that do not fit into a poller's response (:max_bytes)
 -- stay ready.
 --
---  * The attempt is counted at the claim and not at the failure: a worker that crashes silently
---    must not retry forever.
+--  * The claim counts the attempt, because a failure may never be reported: a job whose workers
+--    crash silently must not be retried forever.
 --  * The lease token is a hash of the claim's secret and the job id. It is as random as the secret,
---    and the broker need not send one token per row.
---  * Times that depend on a column go through to_timestamp(), which is immutable: Citus rejects
---    `timestamptz + interval` there.
---  * The UPDATE finds its rows by an id array. With only a join to `picked`, the generic plan would
---    scan the whole table.
---  * In groups that need admission (:held_groups) only admitted jobs are claimed. Other jobs may be
---    ready for a moment, inserted by a process that did not know the limit yet.
+--    and the broker sends one secret instead of one token per row.
+--  * Times that depend on a column are computed with to_timestamp(), which is immutable. Citus
+--    rejects `timestamptz + interval` if the interval depends on a column.
+--  * The UPDATE finds its rows by an array of ids. With a join alone, the generic plan would scan
+--    the whole table.
+--  * In held groups (:held_groups) only admitted jobs are claimed. A job without an admission may
+--    be ready for a moment, if a process inserted it that did not know the limit yet.
 --  * :uses_slot marks leases that count against max_running. :quota_owner is the caller against
---    whose quota they count, if any.
+--    whose quota the leases count; NULL if the caller has no quota.
 --  * Scan ranges are read one after the other, only until there are enough jobs; see
---    leases/low_water_marks.py. The bounds come from `unnest` and not from parameters, so the
---    planner cannot see their values. Custom and generic plan then have the same row estimate, and
---    Postgres keeps the generic plan. With bounds as parameters, every claim of one job was planned
---    again.
---  * Durations are returned in seconds: the driver takes 1 µs for a timestamp, 0.05 for a number.
+--    leases/low_water_marks.py. Their bounds come from `unnest` and not from parameters, so the
+--    planner cannot see the values. The custom plan and the generic plan then have the same row
+--    estimate, and Postgres keeps the generic plan. With the bounds as parameters, Postgres planned
+--    every claim of one job again.
+--  * Durations are returned as seconds, because the driver decodes a timestamp in 1 µs and a number
+--    in 0.05 µs.
 --  * waited_seconds is the time since run_at. It is NULL after a crash, because the job ran in
---    between. It is too long after a release, a return and a reconcile: these keep run_at, so the
+--    between. It is too long after a release, a return or a reconcile: they keep run_at, so the
 --    earlier run counts as waiting. The time at which a job last became claimable is not stored.
 WITH picked AS MATERIALIZED (
     SELECT candidate.id, candidate.size, row_number() OVER () AS position
@@ -124,7 +127,10 @@ WITH picked AS MATERIALIZED (
 
 -- name: claim_admitted
 -- row: ClaimedRow
--- ready -> running, of a fair queue: in the order of admission.
+-- ready -> running.
+--
+-- Like `claim`, for a fair queue: claims only admitted jobs, within a priority in the order of
+-- their `admission`.
 WITH picked AS MATERIALIZED (
     SELECT candidate.id, candidate.size, row_number() OVER () AS position
     FROM {{scan_ranges}}
@@ -139,8 +145,8 @@ WITH picked AS MATERIALIZED (
 {{lease_picked}};
 
 -- name: first_ready
--- For low-water marks: the first ready job of each of these priorities. Reads past all dead index
--- entries, so that claims need not.
+-- Finds the first ready job of each of these priorities, for the low-water marks. Reads past all
+-- dead index entries, so that claims do not have to.
 SELECT input.priority, candidate.id
 FROM unnest(:priorities::smallint[]) AS input (priority)
 CROSS JOIN LATERAL (
@@ -152,15 +158,16 @@ CROSS JOIN LATERAL (
 ) AS candidate;
 
 -- name: count_leases_of_caller
--- Counts the leases that use up the quota of a caller.
+-- Counts the leases that count against the quota of a caller.
 SELECT count(*)
 FROM jobs
 WHERE quota_owner = :quota_owner AND lease_expires_at IS NOT NULL;
 
 -- name: leases_with_secret
 -- row: ClaimedRow
--- For a repeated claim: the leases of the first call that are still live. lease_seconds is the time
--- from the start of the run to the current expiry, because heartbeats may have extended the lease.
+-- Reads the leases of the first claim that are still live, for a repeated claim. lease_seconds is
+-- the time from the start of the run to the current expiry, because heartbeats may have extended
+-- the lease.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token,
     date_part('epoch', started_at - to_timestamp(0)) AS started_epoch,
     date_part('epoch', lease_expires_at - started_at) AS lease_seconds,
@@ -170,7 +177,8 @@ FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND lease_token = md5(:secret || id::text)::uuid AND state = 'running';
 
 -- name: ready_lanes
--- For the ready poller: which of these lanes have a ready job. One look-up in jobs_ready for each.
+-- Finds the lanes among :lanes that have a ready job, for the ready poller. Takes one look-up in
+-- the index jobs_ready for each lane.
 SELECT input.lane
 FROM unnest(:lanes::int[]) AS input (lane)
 WHERE EXISTS (SELECT FROM jobs WHERE jobs.lane = input.lane AND jobs.state = 'ready');

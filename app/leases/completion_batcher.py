@@ -1,4 +1,4 @@
-"""Completes the jobs of concurrent callers in one statement for each lane."""
+"""Completes jobs for concurrent callers, with one statement for each lane."""
 
 from collections.abc import Iterable, Sequence
 from uuid import UUID
@@ -31,11 +31,13 @@ class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]
 
     @uses_reserved_connections
     async def run_batch(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
-        """Completes the jobs of all calls. Returns the settled rows of each, by `job_id.int`.
+        """Completes the jobs of all calls. Returns the settled rows of each call by `job_id.int`.
 
-        If several calls settle the same job, the statement gets the item of the first call. Calls
-        with the same token then find that the job is settled. Calls with another token are tried
-        next: theirs may be the valid one.
+        If several calls settle the same job, the statement contains only the item of the first
+        call. For the other calls it depends on their token:
+
+        - With the same token, the call gets no row, because the job is settled already.
+        - With another token, a second statement follows, because this token may be the valid one.
         """
         items = [item for call in calls for item in call]
         first_items = {item.job_id.int: item for item in reversed(items)}
@@ -93,7 +95,8 @@ def _lock_order(item: Settlement) -> int:
 def parse_token(text: str) -> UUID:
     """Parses a lease token as the driver's UUID, which is faster to create and send than Python's.
 
-    Tokens are opaque to workers, so text that is no token is a lost lease and not an error.
+    Text that is not a UUID becomes a token that no lease has. Tokens are opaque to workers, so such
+    text means a lost lease and not an error.
     """
     try:
         return pgproto.UUID(text)

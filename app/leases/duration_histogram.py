@@ -1,8 +1,8 @@
 """Histograms of wait and run times by lane, kept in memory.
 
-The stats service writes the histogram every second. A killed process loses at most the samples of
-that second. That is acceptable: percentiles are estimates, and the numbers of jobs, which are kept
-in SQL, are exact.
+The stats service writes the histograms to the database every second. A killed process loses at most
+the samples of one second. The loss is acceptable, because percentiles are estimates. The counts of
+jobs are exact, because they are kept in SQL.
 """
 
 from bisect import bisect_left
@@ -13,8 +13,9 @@ from typing import Literal
 
 Kind = Literal["wait", "run"]
 
-# Upper bounds in milliseconds: about 25 % apart from 7 ms on, whole milliseconds below. No
-# percentile is off by more than one bucket. The last bucket takes everything longer.
+# Upper bounds of the buckets in milliseconds. Below 7 ms each whole millisecond is a bound; from
+# 7 ms on, the bounds are about 25 % apart. No percentile is off by more than one bucket. The last
+# bucket also counts all longer durations.
 BUCKET_BOUNDS = tuple(sorted({round(1.25**step) for step in range(94)}))
 
 
@@ -25,7 +26,8 @@ class DurationHistogram:
     def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
         """Counts each duration in its bucket.
 
-        Counts equal durations in a row together: the jobs of a batch often have the same duration.
+        Adds equal durations that follow each other in one step, because the jobs of a batch often
+        have the same duration.
         """
         for duration, equal in groupby(seconds):
             self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, duration * 1000), len(BUCKET_BOUNDS) - 1)] += sum(
@@ -33,7 +35,7 @@ class DurationHistogram:
             )
 
     def take(self) -> dict[tuple[int, Kind, int], int]:
-        """Returns the counts and starts again at zero."""
+        """Returns the counts, and resets them to zero."""
         counts, self._counts = self._counts, Counter()
         return counts
 

@@ -1,4 +1,4 @@
-"""Heartbeats: extend leases, report lost and cancelled ones, reconcile unreported ones."""
+"""Handles heartbeats: extends and reconciles leases, and reports lost leases and cancellations."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -27,15 +27,15 @@ from app.queues.cache import QueueCache
 from app.slices import by_size, map_in_slices
 from app.workers.registry import WorkerRegistry
 
-LeaseId = tuple[UUID, UUID]  # job and token, because a worker may list a job with a stale token too
+LeaseId = tuple[UUID, UUID]  # job id and token: a worker may list a job twice, once with a stale token
 
 # Leases younger than this do not count as unreported: the response of their claim may still be on
 # its way.
 RECONCILE_AFTER = timedelta(seconds=2)
 HEARTBEATS_PER_LEASE = 3  # so that one lost heartbeat does not cost the lease
-# A lease ends at the deadline of its run, however often it is extended. Without a minimum, its
-# worker would send heartbeats ever faster until then, and without any pause in the second after the
-# deadline (DEADLINE_GRACE).
+# The minimum of next_heartbeat_ms. No heartbeat extends a lease beyond the deadline of its run.
+# Without a minimum, the worker would send heartbeats ever faster as the deadline comes closer, and
+# without any pause in the second after the deadline (DEADLINE_GRACE).
 MIN_HEARTBEAT_MS = 100
 
 
@@ -96,8 +96,10 @@ class HeartbeatService:
         raise_for_faults(fault for pair in faults for fault in pair)
 
     def _find_faults(self, heartbeat: LeaseBeat, pointer: str = "") -> tuple[Fault | None, Fault | None]:
-        """Returns the faults of the lease length and of the checkpoint. Raises for a checkpoint
-        that is too large."""
+        """Returns the faults of the lease length and of the checkpoint.
+
+        Raises PayloadTooLarge if the checkpoint is too large.
+        """
         settings = self._infra.settings
         return (
             lease_fault(heartbeat.lease_seconds, settings, f"{pointer}/lease_seconds"),
@@ -120,8 +122,8 @@ class HeartbeatService:
     ) -> list[UUID]:
         """Requeues jobs whose leases are missing from two heartbeats of the worker in a row.
 
-        This is the last of the four layers listed in long_poll.py. It returns jobs whose claim
-        response never arrived.
+        This is layer 4 of the four that long_poll.py lists. It recovers jobs whose claim response
+        never arrived.
         """
         unreported = await self._unreported_leases(worker_id, leases, received_at, access)
         await self._mark_unreported([row for row in unreported if row["unreported_since"] is None], received_at)
@@ -140,7 +142,8 @@ class HeartbeatService:
     ) -> list[Record]:
         """Returns the leases of the worker that its heartbeat does not list.
 
-        A worker's id is no secret, so leases in queues that the caller cannot access are left out.
+        Omits leases in queues that the caller cannot access, because a caller can send the id of
+        any worker. Omits leases that are younger than RECONCILE_AFTER.
         """
         listed = {_lease_id(lease) for lease in leases}
         rows = await store.leases_of_worker(self._infra.db, worker_id, received_at - RECONCILE_AFTER)

@@ -1,11 +1,14 @@
 """Ends leases other than by completion, for a worker's settlement or for the broker.
 
-    running -> scheduled | ready   fail with attempts left, snooze; by the broker: timeout
-    running -> ready | pending     release; by the broker: return, reconcile, expire
-    running -> dead                no attempt, crash or delivery left; see retry_decision.py
-    running -> cancelled           any end, if a cancellation was requested
+    running -> scheduled         fail with attempts left, snooze; by the broker: timeout
+    running -> ready | pending   release, and fail or snooze without a delay; by the broker: return,
+                                 reconcile, expire
+    running -> dead              no attempt, crash or delivery left, or the failure is not
+                                 retryable; see retry_decision.py
+    running -> cancelled         any outcome, if a cancellation was requested
 
-Reads the leases, decides, and applies the decisions to leases that have not changed since.
+The lease ender reads the leases and decides what their jobs become. It then applies the decisions
+to the leases that have not changed in the meantime.
 """
 
 from collections.abc import Sequence
@@ -30,12 +33,12 @@ from app.rng import rng
 from app.slices import by_size, in_slices
 
 # Assumed size of a lease end without its texts. It limits a batch to 256 leases, because
-# MAX_STATEMENT_BYTES is 256 KiB. These take 2 ms to decide and to write.
+# MAX_STATEMENT_BYTES is 256 KiB. To decide and write 256 leases takes 2 ms.
 LEASE_BYTES = 1024
 _MAX_TRIES = 3  # a cancellation or heartbeat between decision and update makes the decision invalid
 
-# How long a lease is kept after the deadline of its run. A worker that sends a heartbeat in this
-# time learns that it should stop, and may still settle.
+# How long a lease is kept after the deadline of its run. If the worker sends a heartbeat in this
+# time, the response tells it to stop, and the worker may still settle the job.
 DEADLINE_GRACE = timedelta(seconds=1)
 
 
@@ -61,11 +64,11 @@ class LeaseEnder:
 
     @retry_after_deadlock
     async def end_with_cooldowns(self, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
-        """Ends leases by failures that start a cool-down of their group.
+        """Ends leases by failures with scope `group`, and starts the cool-downs of the groups.
 
-        The downstream system of the group has reported that it is overloaded, and for how long.
-        Failure and cool-down are one transaction under the lane lock. So no admission is decided in
-        between, and a repeated call finds both done or neither.
+        Such a failure says that a downstream system of the group is overloaded, and for how long.
+        The leases end and the cool-downs start in one transaction under the lane lock. So no job of
+        the groups is admitted in between, and a repeated call finds both done or neither.
         """
         if not lease_ends:
             return []
@@ -82,7 +85,10 @@ class LeaseEnder:
         return rows
 
     def publish_ended(self, lane: int, rows: Sequence[SettledRow]) -> None:
-        """Publishes ended leases. Also called for completions."""
+        """Publishes the jobs whose leases have ended, also by completion.
+
+        In a queue with `max_running`, also publishes that as many jobs may be claimable.
+        """
         self._events.publish_moved(lane, rows)
         if rows and self._queues.counts_leases(lane):
             self._events.publish(JobsClaimable(lane, len(rows)))
@@ -90,8 +96,8 @@ class LeaseEnder:
     async def _end_in_batches(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
         """Ends leases in batches, so that no statement blocks the event loop.
 
-        The batches are in the order of the job ids: this is the lock order of the caller's
-        transaction, and the low-water marks need it.
+        Leases are ended and returned in the order of the job ids. The caller's transaction has to
+        lock jobs in this order, and the low-water marks need the first id first.
         """
         ended: list[SettledRow] = []
         for batch in by_size(sorted(lease_ends, key=attrgetter("job_id.int")), _size, MAX_STATEMENT_BYTES):
@@ -146,7 +152,10 @@ class LeaseEnder:
 
 
 def _size(lease_end: LeaseEnd) -> int:
-    """Returns the size of a lease end in a statement: the worker's texts and the other columns."""
+    """Estimates how many bytes a lease end takes in a statement.
+
+    Adds the sizes of the worker's texts to LEASE_BYTES for the other columns.
+    """
     error = lease_end.error
     texts = () if error is None else (error.message, value_or(error.stack, ""), value_or(error.details, b""))
     return LEASE_BYTES + len(lease_end.checkpoint or "") + sum(map(len, texts))
@@ -155,7 +164,7 @@ def _size(lease_end: LeaseEnd) -> int:
 def _effective_end(row: LeaseRow, lease_end: LeaseEnd, now: datetime) -> LeaseEnd | None:
     """Decides how the lease ends now: as requested, by timeout, or not at all (None).
 
-    A lease that expires at the deadline of its run ends by timeout, after the grace period.
+    If a lease expires at the deadline of its run, it ends by timeout when DEADLINE_GRACE is over.
     """
     outcome = lease_end.outcome
     is_expired = row.lease_expires_at is not None and row.lease_expires_at <= now
@@ -170,10 +179,11 @@ def _effective_end(row: LeaseRow, lease_end: LeaseEnd, now: datetime) -> LeaseEn
 
 
 def _cooldowns(lease_ends: Sequence[LeaseEnd], ended: dict[UUID, SettledRow], now: datetime) -> dict[str, datetime]:
-    """Returns until when each group cools down: until the retry of the job that failed.
+    """Returns the end of the cool-down of each group.
 
-    If that job is dead, until `retry_after_seconds` from now. If several jobs of a group failed,
-    until the latest of these times.
+    - A cool-down ends when the job that failed is retried.
+    - If that job is dead or cancelled, the cool-down ends `retry_after_seconds` from now.
+    - If several jobs of a group failed, the cool-down ends at the latest of these times.
     """
     cooldowns: dict[str, datetime] = {}
     for lease_end in lease_ends:

@@ -1,10 +1,12 @@
--- Jobs held by workers: heartbeat, and the four ways out of a lease (complete, requeue,
--- move_to_dead_letters, finish_cancelled). The way into it is in claims.sql.
+-- Extends leases (heartbeat) and ends leases. Four statements end a lease: complete, requeue,
+-- move_to_dead_letters and finish_cancelled. The statements that start a lease are in claims.sql.
 --
--- The fence is (id, lease_token). Every delivery replaces the token, so a stale holder matches no
--- row. settled_as says that the token has been used. An expiry ends the run, clears
--- lease_expires_at and keeps the token. So a late settlement still finds its job, and a late
--- heartbeat does not.
+-- Every statement finds a lease by its id and its lease_token, the fencing token:
+--
+--  * Every delivery replaces the token, so a stale worker matches no row.
+--  * If settled_as is set, a settlement has used the token, and no other settlement can use it.
+--  * An expiry ends the run, clears lease_expires_at and keeps the token. So a late settlement
+--    still finds its job. A late heartbeat finds nothing, because the job is not running.
 --
 -- Lock order, written here for all packages (the row of a schedule is locked before all of these):
 --
@@ -12,18 +14,18 @@
 --   2. lane_locks, by number: caller locks and queue locks (negative), then lane locks
 --   3. jobs of one lane, by id; then jobs of the next lane
 --
--- Arrays are sent sorted by id. Rows are always found by (lane, id = ANY). If they were joined by
--- id alone, the planner could read the whole lane instead, because its statistics may be from a
--- time when the lane was short (requeueing 1000 jobs took 750 ms that way, and takes 27 this way).
+-- Arrays are sent sorted by id. Rows are always found by (lane, id = ANY). With a join by id alone,
+-- the planner could read the whole lane, because its statistics may be from a time when the lane
+-- was short. To requeue 1000 jobs took 750 ms with such a join, and takes 27 ms with id = ANY.
 --
--- Leased rows are found by state = 'running' and not by lease_expires_at IS NOT NULL: no index
--- answers the former, so the planner stays on the primary key whatever the statistics say.
--- Statements that read all leases (leases_of_worker, count_leases_of_caller) use the index on
--- purpose.
+-- Leased rows are found by state = 'running', because no index has that condition: the planner uses
+-- the primary key, whatever its statistics say. With lease_expires_at IS NOT NULL, it could choose
+-- the index jobs_leased. Statements that read all leases (leases_of_worker, count_leases_of_caller)
+-- use that index on purpose.
 
 -- fragment: lock_if_unchanged
--- The rest of a WHERE: matches only leases that are unchanged since the decision. The state is the
--- same, and for expire, timeout and reconcile no heartbeat came in between.
+-- The end of a SELECT, after WHERE. Locks only leases that have not changed since the decision:
+-- their state is the same, and for expire, timeout and reconcile no heartbeat came in between.
 jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = input.previous_state
     AND (input.expected_expiry IS NULL OR jobs.lease_expires_at = input.expected_expiry)
     AND (input.unreported_since IS NULL OR jobs.unreported_since = input.unreported_since)
@@ -31,29 +33,32 @@ ORDER BY jobs.id
 FOR UPDATE OF jobs
 
 -- fragment: attempts_and_record
--- The attempt records with the new one at the end. A late failure replaces the record of its own
--- run (replaces_record). The oldest record is dropped if there are too many.
+-- The attempt records, with the new record at the end. A late failure replaces the record of its
+-- own run (replaces_record). If there are more than :max_attempt_records, the oldest is dropped.
 (attempts[1:coalesce(cardinality(attempts), 0) - replaces_record::int] || attempt_record)[
     greatest(1, coalesce(cardinality(attempts), 0) - replaces_record::int + 2 - :max_attempt_records):
 ]
 
 -- fragment: deducted_counts
--- Subtracts the `deleted` jobs from the counters scheduled, ready and running.
+-- Subtracts the jobs of the CTE `deleted` from the counters scheduled, ready and running.
 -count(*) FILTER (WHERE previous_state = 'scheduled'), -count(*) FILTER (WHERE previous_state IN {{shown_as_ready}}),
 -count(*) FILTER (WHERE previous_state = 'running')
 
 -- fragment: failed_count
--- What is added to the counter `failed`. A run whose record is replaced has been counted already.
+-- The number to add to the counter `failed`. If a record is replaced, its run is counted already.
 count(attempt_record) FILTER (WHERE NOT replaces_record)
 
 -- name: heartbeat
 -- row: HeartbeatRow
 -- running -> running (lease extended).
 --
--- The token is the fence: a stale holder matches no row, nor does a holder whose lease has expired.
--- A heartbeat with lease_seconds may shorten the lease. One without never does, because the claim
--- may have requested a longer lease than the default. No lease outlasts the deadline of the run;
--- from then on the heartbeat's response has the action cancel.
+-- A worker with a stale token matches no row. After the broker has ended an expired lease, its
+-- worker matches no row either.
+--
+-- A heartbeat with lease_seconds may shorten the lease. A heartbeat without lease_seconds never
+-- shortens it, because the claim may have requested a longer lease than the default. No heartbeat
+-- extends a lease beyond the deadline of the run. From the deadline on, the response of the
+-- heartbeat has the action `cancel`.
 UPDATE jobs
 SET lease_expires_at = least(
         greatest(
@@ -79,12 +84,12 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 -- row: SettledRow
 -- running -> completed.
 --
--- Also ready, pending or (if postponed) scheduled -> completed: a late settlement is accepted if
+-- Also ready | pending | scheduled (if postponed) -> completed: a late settlement is accepted if
 -- the job has not been delivered again, so that finished work is not thrown away.
 --
--- A row of `deleted` is copied twice and read four times. So it has only the columns that are
--- needed, and the columns that are only for finished_jobs come last: 14.4 µs of CPU a job in
--- batches of 100, with jobs.* it was 15.9.
+-- Postgres copies each row of `deleted` twice and reads it four times. So `deleted` has only the
+-- columns that are needed, and the columns that only finished_jobs needs come last. In batches of
+-- 100, a job takes 14.4 µs of CPU; with jobs.* it took 15.9 µs.
 WITH deleted AS (
     DELETE FROM jobs
     USING unnest(:ids::uuid[], :tokens::uuid[], :results::text[]) AS input (id, token, result)
@@ -118,11 +123,17 @@ FROM deleted;
 
 -- name: get_leases
 -- row: LeaseRow
--- The input of `retry_decision.decide`. While token and state are unchanged, only lease_expires_at,
--- cancel_requested_at and unreported_since of a lease can change. A state change is caught by
--- `jobs.state = input.previous_state`. PATCH can change a waiting job, but this statement reads a
--- waiting job only for a late settlement. The last attempt record of that job says whether an
--- expiry or a timeout has counted its run.
+-- Reads the input of `retry_decision.decide`.
+--
+-- A lease can change between this statement and the statement that applies the decision:
+--
+--  * A change of the token or of the state makes the decision invalid: the row no longer matches.
+--  * While token and state are the same, only lease_expires_at, unreported_since and
+--    cancel_requested_at can change. `lock_if_unchanged` checks the first two. `requeue` and
+--    `move_to_dead_letters` check the last.
+--  * PATCH can change a waiting job. This statement reads a waiting job only for a late settlement.
+--
+-- The last attempt record of a waiting job says whether an expiry or a timeout has counted its run.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries,
     jobs.run_at, jobs.started_at, jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at,
     jobs.unreported_since, jobs.worker_id, jobs.retry,
@@ -135,15 +146,16 @@ WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.settled_as IS N
 -- row: SettledRow
 -- running -> ready | pending | scheduled.
 --
--- Every way out of a lease after which the job runs again. Workers: fail, snooze, release. Broker:
--- return (undelivered), reconcile (no longer listed by its worker), expire, timeout. A late
--- settlement comes from ready, pending or scheduled, as in `complete`.
+-- Requeues jobs that will run again. A worker requeues by fail, snooze or release. The broker
+-- requeues by return (the job was not delivered), reconcile (the worker no longer lists the lease),
+-- expire or timeout. After a late settlement, the job comes from ready, pending or scheduled, as in
+-- `complete`.
 --
 --  * Skips a job whose cancellation was requested after the decision; the lease ender then decides
 --    again.
---  * A job that is ready again keeps its admission, unless its group cools down
---    (:cooling_groups). A postponed job keeps it only where order is strict (:strict).
---  * Admission 0 is not kept; see concurrency.sql.
+--  * A job that is ready again keeps its admission, unless its group cools down (:cooling_groups).
+--    A postponed job keeps its admission only in a strict group (:strict).
+--  * The admission 0 is not kept; see concurrency.sql.
 WITH locked AS (
     SELECT jobs.id, input.next_state, input.reason, input.settled_as, input.run_at, input.attempt, input.crashes,
         input.checkpoint, input.attempt_record, input.replaces_record, input.previous_state, jobs.admission,
@@ -174,7 +186,7 @@ requeued AS (
         END,
         uses_slot = NULL,
         deadline_at = NULL,
-        -- The start deadline is kept only if no worker has started the job (return, reconcile).
+        -- Only a return or a reconcile keeps the start deadline: no worker has started the job.
         expires_at = CASE WHEN locked.settled_as IS NULL AND locked.attempt_record IS NULL THEN jobs.expires_at END,
         state_reason = locked.reason,
         settled_as = locked.settled_as,
@@ -255,8 +267,8 @@ FROM deleted;
 -- row: SettledRow
 -- running -> cancelled.
 --
--- A cancellation was requested, and the lease has ended with any outcome but completion. Every such
--- end of a run leaves an attempt record, so `attempt_record` is never NULL.
+-- Ends leases with any outcome but completion, if a cancellation of the job was requested. Every
+-- such end leaves an attempt record, so `attempt_record` is never NULL.
 WITH locked AS (
     SELECT jobs.id, input.settled_as, input.crashes, input.checkpoint, input.attempt_record, input.replaces_record,
         input.previous_state
@@ -297,8 +309,8 @@ FROM deleted;
 
 -- name: settlement_records
 -- row: SettlementRecord
--- For settlements and heartbeats that matched no lease, and for repeated claims: the state of the
--- jobs, and by which token and outcome they were settled.
+-- Reads the states of jobs, and the tokens and outcomes by which they were settled. Used for
+-- settlements and heartbeats that matched no lease, and for repeated claims.
 SELECT id, state, attempt, run_at, lease_token, settled_as
 FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[])
@@ -312,14 +324,18 @@ FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: wait_for_replication
--- Writes only a message to the write-ahead log. Its commit waits for the standby like any other.
--- Runs before the broker reports a settlement that it has found stored: this settlement may be
--- committed on the primary alone, because its own wait was cancelled. If it were reported without
--- this wait, a failover would lose an acknowledged settlement.
+-- Waits until the standby has all earlier commits. The statement writes only a message to the
+-- write-ahead log, and its commit waits for the standby like any other commit.
+--
+-- The broker runs this statement before it reports that an earlier call has stored a settlement. If
+-- that call was cancelled while it waited for the standby, only the primary may have the
+-- settlement. Without this statement, a failover would lose a settlement that the broker has
+-- acknowledged.
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
 
 -- name: expired_leases
--- Reads the index jobs_leased from :after on. Limited: after a stall there may be very many.
+-- Finds the leases that expired after :after and until :until. Reads the index jobs_leased from
+-- :after on. Has a limit, because very many leases may have expired during an outage.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE lease_expires_at > :after AND lease_expires_at <= :until
@@ -327,15 +343,17 @@ ORDER BY lease_expires_at
 LIMIT :limit;
 
 -- name: leases_of_worker
--- For reconciling: the leases that a worker claimed at or before :claimed_before, which is 2 s
--- (RECONCILE_AFTER) before its heartbeat was received. Reads the index jobs_leased and fetches only
--- the rows of this worker.
+-- Reads the leases that a worker claimed at or before :claimed_before, to reconcile them.
+-- :claimed_before is 2 s (RECONCILE_AFTER) before the heartbeat was received. Scans the index
+-- jobs_leased, which contains worker_id, and fetches only the rows of this worker.
 SELECT lane, id, lease_token, unreported_since
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
 
 -- name: mark_unreported
--- running -> running (marked unreported), at the first of two heartbeats without the lease.
+-- running -> running (marked as unreported).
+--
+-- Runs at the first of two heartbeats that do not list the lease.
 UPDATE jobs
 SET unreported_since = :now
 FROM unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token)
@@ -343,8 +361,8 @@ WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.id = input.id A
     AND jobs.state = 'running';
 
 -- name: unused_tokens
--- For the restore (maintenance/restore.py): every token that could still settle a job, of running
--- jobs and of jobs whose lease has expired. Read in batches along the primary key.
+-- Reads every token that could still settle a job, for maintenance/restore.py: the tokens of
+-- running jobs, and of jobs whose lease has expired. Reads batches in the order of the primary key.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE (lane, id) > (:after_lane::int, :after_id::uuid) AND lease_token IS NOT NULL AND settled_as IS NULL

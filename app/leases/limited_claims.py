@@ -1,4 +1,4 @@
-"""Claims from queues with `max_running` or `rate`: as many jobs as the limits allow.
+"""Claims jobs from queues with `max_running` or `rate`, as many as these limits allow.
 
 Each claim locks the lane, reads how many jobs the limits allow (its allowance, see
 queue_limits.py), and holds the lock until it commits.
@@ -53,7 +53,7 @@ class LimitedClaims:
     ) -> ClaimResult:
         """Claims up to `limit` jobs, as far as the limits of the queue allow.
 
-        Without a transaction of the caller, runs and commits one of its own.
+        Runs in `transaction`. If that is None, starts a transaction and commits it.
         """
         if transaction is None:
             return await self._claim_and_commit(queue, lane, limit, params, wait_for_lock=wait_for_lock)
@@ -68,7 +68,7 @@ class LimitedClaims:
             )
             await self._limits.record(transaction, queue, lane, len(rows), allowance.now)
         if allowance.retry_at is not None and len(rows) == allowance.limit < limit:
-            # At `retry_at` the rate allows more jobs: for a waiting poller, or the next to arrive.
+            # At `retry_at` the rate limit allows more jobs: a poller that waits then has to claim.
             self._wake_at(queue.id, allowance.retry_at)
         return ClaimResult(rows, allowance.retry_at if allowance.limit == 0 else None)
 
@@ -80,10 +80,10 @@ class LimitedClaims:
             return await self.claim(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
 
     def _wake_at(self, queue_id: int, instant: datetime) -> None:
-        """Wakes a poller of the queue at this time.
+        """Wakes a poller of the queue at `instant`.
 
-        Each process has one timer per queue, however many pollers have claimed. An earlier time
-        replaces a later one.
+        Each process has one timer per queue, however many pollers have claimed. An earlier
+        `instant` replaces a later one.
         """
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, (instant - self._infra.now()) / timedelta(seconds=1))

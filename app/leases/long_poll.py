@@ -1,17 +1,19 @@
-"""Long poll: claims, waits until a job may be there, and claims again.
+"""Serves a claim request as a long poll: claims, waits for a wake-up, and claims again.
+
+The states of a claim request:
 
     arrived  -> refused    the broker drains or is full, or the worker's directive is `drain` or
                            `stop`
-    arrived  -> claiming
+    arrived  -> claiming   in all other cases
     claiming -> answered   the claim has found jobs
     claiming -> answered   the claim has found nothing, and the wait is over
     claiming -> answered   the claim would be rejected, but the request has already settled jobs
-    claiming -> waiting    the claim has found nothing
+    claiming -> waiting    the claim has found nothing, and there is time left
     claiming -> rejected   the API key was revoked or has expired, or its quota of leases is used up
     waiting  -> claiming   woken (see matching/pollers.py), or the wait is over: claims a last time
     waiting  -> answered   a sync match has delivered jobs
     waiting  -> dropped    the client has disconnected
-    waiting  -> refused    for the same reasons as on arrival
+    waiting  -> refused    one of the reasons for a refusal on arrival applies now
 
 A refused claim with an Idempotency-Key still gets the leases of its first call.
 
@@ -56,8 +58,8 @@ from app.slices import in_slices
 from app.workers.registry import PollHistory, WorkerRegistry
 
 BUSY_MS = 1000  # poll_after_ms of a refused claim
-# poll_after_ms of an empty claim that did not wait; what the claim waited is subtracted. With 0 the
-# worker would claim again immediately, forever.
+# poll_after_ms of a claim that found no job. The time that the claim has waited is subtracted. If a
+# claim that did not wait returned 0, the worker would claim again and again without a pause.
 IDLE_MS = 500
 JITTER = 0.1  # a wait is up to 10 % shorter, so that polls that begin together do not end together
 _DEFAULT_QUEUES = ("default",)
@@ -113,7 +115,8 @@ class LongPoll:
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
             rows = await self._requeue_if_disconnected(result.rows, key, client)
-            # A claim that settled jobs did not wait, but counts as if it had: the next claim waits.
+            # A claim that was not allowed to wait counts as if it had waited: its poll_after_ms is
+            # smaller, because the next claim may wait.
             waited_seconds = time.monotonic() - began if may_wait else wait_seconds
             poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, waited_seconds)
         finally:
@@ -129,8 +132,10 @@ class LongPoll:
         )
 
     async def _settle(self, request: ClaimJobs, access: Access, client: Client) -> list[SettleResult]:
-        """Commits the settlements. Then drops them, because they may have 8 MB and the claim may
-        wait."""
+        """Commits the settlements of the request.
+
+        Then frees the memory of the settlements, up to 8 MB, because the claim may wait.
+        """
         if request.settle is UNSET:
             return []
         settled = await self._settlements.settle(request.settle, access, "/settle")
@@ -142,9 +147,11 @@ class LongPoll:
         return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - rng.uniform(0, JITTER))
 
     def _poll_after_ms(self, poller: Poller, result: ClaimResult, waited_seconds: float) -> int:
-        """Returns how long the worker should wait before its next claim, if this one found nothing.
+        """Returns how many milliseconds the worker should wait after a claim that found no job.
 
-        At most `max_wait_seconds`, because a worker learns of a directive only when it polls.
+        Even if a rate limit or a quota allows no job for longer, the result is at most
+        `max_wait_seconds` (or IDLE_MS, if that is longer), because a worker learns of a directive
+        only when it polls.
         """
         if not self._may_claim(poller.worker_id):
             return BUSY_MS
@@ -163,8 +170,8 @@ class LongPoll:
     ) -> ClaimResult:
         """Claims, waits and claims again, until there are jobs, time is up or a claim is refused.
 
-        This is layer 1 of the four in the module's docstring: SQL runs only if there may be a job
-        and the client is connected.
+        This is layer 1 of the four in the module's docstring: a claim runs only if a job may be
+        ready and the client is connected.
         """
         result = ClaimResult([])
         while self._may_claim(poller.worker_id):
@@ -188,7 +195,8 @@ class LongPoll:
     async def _claim_once(self, poller: Poller, limit: int, context: ClaimContext, client: Client) -> ClaimResult:
         """Claims from the requested queues that exist and are not paused.
 
-        Each time checks the configuration and the API key: they may have changed during the wait.
+        Before each claim, checks the configuration and the API key, because they may have changed
+        during the wait.
         """
         await self._infra.config_versions.ensure_fresh()
         if not context.is_key_active():
@@ -212,14 +220,14 @@ class LongPoll:
             result = await self._claims.claim(claimable, limit, params)
         else:
             result = await self._caller_claims.claim_for_caller(claimable, limit, params, context)
-        # A paused or missing queue may get jobs earlier than retry_at.
+        # A requested queue that is paused or missing may have claimable jobs before retry_at.
         return result if len(claimable) == len(poller.queues) else result._replace(retry_at=None)
 
     async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext) -> list[ClaimedRow]:
         """Delivers the jobs that a sync match has leased to the poller.
 
-        If its API key was revoked or has expired during the wait, requeues the jobs, and raises
-        unless the request has settled jobs.
+        If the API key was revoked or has expired during the wait, requeues the jobs. Then raises
+        Unauthenticated, unless the request has settled jobs.
         """
         self._claims.record_claimed(rows)
         if context.access.has_key_ended():
@@ -231,9 +239,9 @@ class LongPoll:
     ) -> list[ClaimedRow]:
         """Requeues the jobs at no cost if the client has disconnected. Returns the jobs to deliver.
 
-        This is layer 2 of the four in the module's docstring. Jobs of a claim with an
-        Idempotency-Key stay leased: the worker will repeat the call. If they were requeued as well,
-        two workers could hold one job.
+        This is layer 2 of the four in the module's docstring. The jobs of a claim with an
+        Idempotency-Key stay leased, because the worker repeats the claim. If the broker requeued
+        them as well, two workers could have the same job.
         """
         if not client.is_disconnected or key is not None or not rows:
             return rows
@@ -247,10 +255,10 @@ class LongPoll:
     def _consume_wake_ups(
         self, poller: Poller, rows: Sequence[ClaimedRow], names: Mapping[int, str], limit: int
     ) -> None:
-        """Reports to the poller which wake-ups its claim has used.
+        """Reports to the poller which wake-ups its claim has consumed.
 
-        If the claim has as many jobs as requested, or as many as fit into the response, more may be
-        ready. Wake-ups without a type are kept then.
+        If the claim returned as many jobs as requested, or as many as fit into the response, more
+        jobs may be ready. Then the poller keeps its wake-ups without a job type.
         """
         settings = self._infra.settings
         claimed_all = len(rows) < limit and not may_be_truncated(rows, limit, settings.max_batch_bytes, settings)
@@ -260,10 +268,11 @@ class LongPoll:
     async def _parents_or_requeue(
         self, rows: Sequence[ClaimedRow], key: str | None, *, has_settled: bool
     ) -> ParentResults:
-        """Reads the results of the parents. Requeues the jobs if these cannot be read.
+        """Reads the results of the parents. If the database is unavailable, requeues the jobs.
 
-        The worker gets an error then, and no token: without this, the jobs would stay leased until
-        their leases expire. A claim with an Idempotency-Key is kept, because the worker repeats it.
+        In that case the worker gets an error and no lease tokens. Without the requeue, the jobs
+        would stay leased until their leases expire. The jobs of a claim with an Idempotency-Key
+        stay leased, because the worker repeats the claim.
         """
         try:
             return await read_parent_results(self._infra, rows)
@@ -274,7 +283,10 @@ class LongPoll:
             raise DatabaseUnavailable(error.detail, "unknown" if has_settled else "not_done") from error
 
     async def _requeue_now_or_later(self, rows: Sequence[ClaimedRow]) -> None:
-        """Requeues the jobs, now or as soon as the database can be reached."""
+        """Requeues the jobs.
+
+        If the database is unavailable, `LeaseReturner` requeues them as soon as it is available.
+        """
         try:
             await self._requeue_undelivered(rows)
         except DatabaseUnavailable:
@@ -283,10 +295,10 @@ class LongPoll:
 
 
 def _poller(request: ClaimJobs, queue_names: Sequence[str], limit: int, client: Client, *, can_match: bool) -> Poller:
-    """Makes the poller of a request. `queue_names` may contain a name twice.
+    """Creates the poller of a request. `queue_names` may contain a name twice.
 
     `can_match` says whether a sync match may lease jobs to the poller. It is false for a claim with
-    a key or a quota.
+    an Idempotency-Key or a quota.
     """
     return Poller(
         list(dict.fromkeys(queue_names)),

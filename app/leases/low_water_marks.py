@@ -1,27 +1,32 @@
 """Low-water marks: where a claim starts to read a lane that is full of dead index entries.
 
-The index entries of jobs that were claimed earlier stay until vacuum removes them, and vacuum
-cannot remove them while any transaction holds an old snapshot. Reading past 100,000 of them cost a
-claim 20 ms and 9,000 buffers. A mark is the id, for one lane and priority, up to which no ready job
-was left.
+Claimed jobs leave dead entries in the index of ready jobs until vacuum removes them. Vacuum cannot
+remove them while any transaction holds an old snapshot. Reading past 100,000 of them cost a claim
+20 ms and 9,000 buffers. A mark is the id, for one lane and priority, up to which no ready job was
+left.
 
-    unused -> used     the periodic scan found that the first job is expensive to reach
-    used   -> unused   the periodic scan found that it is cheap again
-    mark raised        by a claim of all job types, to its last job
-    mark lowered       when this process makes an older job ready, to right before that job
-    mark set           by the scan, to right before the first ready job
+The marks of a lane are used or unused:
+
+    unused -> used     the periodic scan found that the first ready job is expensive to reach
+    used   -> unused   the periodic scan found that the first ready job is cheap to reach again
+
+A mark moves:
+
+    raised    by a claim of all job types, to its last job
+    lowered   when this process makes an older job ready, to right before that job
+    set       by the periodic scan, to right before the first ready job
 
 A mark is a hint and may be too high:
 
-    * another process requeues a job, or commits an older one late;
-    * a claim skipped rows that another claim had locked and raised the mark past them, and then
-      the other claim was rolled back.
+    * another process requeues a job, or commits an older job late;
+    * a claim skipped rows that another claim had locked, and raised the mark past them; then the
+      other claim was rolled back.
 
-No job is lost because of that, for three reasons:
+No job is lost because of a mark that is too high, for three reasons:
 
     * a claim that finds fewer jobs than requested has read below the marks too, in the same
       statement;
-    * while newer jobs fill all claims, `run_once` scans;
+    * while claims find enough newer jobs above the marks, `run_once` scans for older jobs;
     * jobs that this process makes ready lower the marks immediately.
 """
 
@@ -51,19 +56,19 @@ from app.periodic_service import PeriodicService
 
 SCAN_SECONDS = 0.25
 EXPENSIVE_BUFFERS = 200  # without dead entries a scan takes about five buffers for each priority
-PAUSE_FACTOR = 50  # a pause is 50 times as long as its scans: 2 % of the time of one connection
-MAX_PAUSE_SECONDS = 5.0  # an older job waits behind newer ones for no longer than this
+PAUSE_FACTOR = 50  # a pause is 50 times as long as the scans before it: scans use 2 % of one connection
+MAX_PAUSE_SECONDS = 5.0  # an older job waits behind newer jobs for no longer than this
 MAX_LANES = 10_000
-# Each marked priority is one more scan range, and so is each gap between two of them. Other
-# priorities are read from their start.
+# Each priority with a mark adds a scan range to claims, and so does each gap between two of these
+# priorities. Priorities without a mark are read from their first job.
 MAX_PRIORITIES = 8
 
 
 class RunningRead:
     """A claim or a periodic scan that is reading the lane.
 
-    A job that becomes ready during the read may be missing from its result. `lower` is called with
-    the id before that job, and caps the id up to which the read raises a mark.
+    A job that becomes ready during the read may be missing from its result. For such a job, `lower`
+    is called with the id right before it. The read then raises no mark beyond that id.
     """
 
     def __init__(self) -> None:
@@ -74,13 +79,13 @@ class RunningRead:
 
 
 class LaneMarks:
-    """The marks of one lane: per priority, the id up to which no ready job was left."""
+    """The marks of one lane: for each priority, the id up to which no ready job was left."""
 
     def __init__(self, *, in_use: bool = False) -> None:
         self._marks: dict[int, UUID] = {}
         self._reads: set[RunningRead] = set()
-        self._in_use = in_use  # if not, claims read the whole lane, in exact order
-        # Whether a claim was filled from above the marks, so that the part below is unread.
+        self._in_use = in_use  # if False, claims read the whole lane, in exact order
+        # Whether a claim got all its jobs from above the marks, and did not read the part below.
         self.needs_scan = False
 
     @contextmanager
@@ -93,7 +98,10 @@ class LaneMarks:
             self._reads.discard(read)
 
     def scan_ranges(self) -> Sequence[ScanRange]:
-        """Returns what a claim reads: the lane above the marks, in order, then the part below."""
+        """Returns the parts of the lane that a claim reads.
+
+        The parts above the marks come first, by priority, and the parts below the marks last.
+        """
         if not self._in_use:
             return FULL_RANGE
         marks = sorted(self._marks.items(), reverse=True)
@@ -116,7 +124,8 @@ class LaneMarks:
     def raise_to_last(self, read: RunningRead, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
         """Raises the mark of each priority to its last claimed row. `rows` are in claim order.
 
-        A claim of some job types skips other jobs: it only registers the priority, for the scan.
+        A claim of only some job types skips jobs of other types, so it raises no mark. It only adds
+        its priorities to those that the next scan covers.
         """
         for row in {row.priority: row for row in rows}.values():
             reached = min(row.id, read.upper_bound) if all_types else FIRST_ID
@@ -125,18 +134,18 @@ class LaneMarks:
             del self._marks[min(self._marks)]
 
     def record_claim(self, *, is_filled: bool) -> None:
-        """Requests a scan if the claim got as many jobs as it asked for (`is_filled`).
+        """Requests a scan if the claim got as many jobs as it requested (`is_filled`).
 
-        Such a claim may not have read below the marks.
+        Such a claim may not have read the part of the lane below the marks.
         """
         self.needs_scan |= is_filled
 
     async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:
         """Sets the marks to right before the first ready jobs, if these are expensive to reach.
 
-        Otherwise claims use no marks.
+        If the first ready jobs are cheap to reach, claims stop using the marks.
         """
-        self.needs_scan = False  # first, because a claim may be filled while the scan is running
+        self.needs_scan = False  # before the scan, because a claim may request another scan meanwhile
         try:
             await self._set_to_first_ready(db, lane, expensive_buffers)
         except BaseException:
@@ -164,10 +173,10 @@ class LowWaterMarks(PeriodicService):
     async def claim_with_marks(
         self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
     ) -> list[ClaimedRow]:
-        """Claims jobs, and reads the lane from its marks on.
+        """Claims jobs, reading the lane from its marks on, and raises the marks.
 
-        Lanes with held groups have no marks. Few of their jobs are ready, and marks would skip jobs
-        that are admitted after newer ones.
+        Lanes with held groups have no marks, because few of their jobs are ready, and marks would
+        skip jobs that are admitted after newer jobs.
         """
         if policy.held_groups is not None or policy.fair:
             return await store.claim(db, lane, limit, params, policy, now)
@@ -195,14 +204,17 @@ class LowWaterMarks(PeriodicService):
             self._lanes[event.lane].lower(_id_before(event.jobs[0].id))
 
     async def run_once(self) -> None:
-        """Scans the lanes that need it, outside of claims. Pauses longer after long scans."""
+        """Scans the lanes that need a scan. Later runs do nothing until a pause is over.
+
+        The pause is PAUSE_FACTOR times as long as the scans, at most MAX_PAUSE_SECONDS.
+        """
         if time.monotonic() < self._pause_until:
             return
         spent = sum([await self._scan(lane, marks) for lane, marks in list(self._lanes.items()) if marks.needs_scan])
         self._pause_until = time.monotonic() + min(PAUSE_FACTOR * spent, MAX_PAUSE_SECONDS)
 
     async def _scan(self, lane: int, marks: LaneMarks) -> float:
-        """Scans one lane. Returns the duration, without the wait for a connection."""
+        """Scans one lane. Returns its duration in seconds, without the wait for a connection."""
         async with self._db.autocommit() as connection:
             began = time.monotonic()
             await marks.rescan(connection, lane, self._expensive_buffers)
@@ -212,7 +224,7 @@ class LowWaterMarks(PeriodicService):
 async def _buffers_to_first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> int:
     """Counts the buffers that Postgres reads to find the first ready jobs.
 
-    Buffers and not milliseconds, because everything is slow on a busy machine.
+    Buffers are the measure, because on a busy machine any statement may take many milliseconds.
     """
     sql, *args = store.SQL.first_ready(lane=lane, priorities=priorities)
     explained = await db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *args)
@@ -224,7 +236,7 @@ def _contiguous(rows: Sequence[ClaimedRow], params: ClaimParams) -> Sequence[Cla
     """Returns the rows up to the first job that the claim has left behind.
 
     When pollers share a claim, a poller whose response is full leaves jobs behind, and the next
-    poller gets later ones.
+    poller gets later jobs.
     """
     counts = Counter(row.slice_number for row in rows)
     slices = params.poll_slices

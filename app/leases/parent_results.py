@@ -1,8 +1,8 @@
 """Reads the results of the parents of claimed jobs, for claims that request them.
 
-Reads states and sizes first, then the results that fit into the response. A result is repeated for
-every child of its parent, so a claim of few jobs could have a response of gigabytes. The results of
-a response have the same size limit as its jobs.
+Reads the states of the parents and the sizes of their results first, then the results that fit into
+the response. The results of a response have the same size limit as its jobs: a result is repeated
+for every child of its parent, so a claim of few jobs could have a response of gigabytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from app.http.schema_types import UNSET, raw_or_unset
 from app.jobs.rows import ClaimedRow
 from app.leases.schemas import ParentResult
 
-ParentResults = Mapping[UUID, list[ParentResult]]  # by claimed job, in the order of its depends_on
+ParentResults = Mapping[UUID, list[ParentResult]]  # by id of the claimed job, in the order of depends_on
 
 
 async def read_parent_results(infra: Infrastructure, rows: Sequence[ClaimedRow]) -> ParentResults:
@@ -42,9 +42,9 @@ async def read_parent_results(infra: Infrastructure, rows: Sequence[ClaimedRow])
 def choose_results(
     rows: Sequence[ClaimedRow], sizes: Mapping[UUID, ParentSize], max_bytes: int
 ) -> dict[UUID, set[UUID]]:
-    """Returns, by claimed job, the parents whose results fit into the response.
+    """Returns, for each claimed job, the parents whose results fit into the response.
 
-    If not all fit, those of the first jobs take precedence.
+    If not all results fit, the results for the first jobs take precedence.
     """
     chosen: dict[UUID, set[UUID]] = {row.id: set() for row in rows}
     for row in rows:

@@ -1,7 +1,7 @@
 """Decides what a job becomes when its lease ends other than by completion.
 
-The job is retried, becomes dead or is cancelled. The module contains pure functions, for the limits
-of attempts and crashes, the back-off, attempt records and error fingerprints. It runs no SQL.
+The job runs again, becomes dead or is cancelled. All functions are pure. They apply the limits of
+attempts, crashes and deliveries, and compute the back-off, attempt records and error fingerprints.
 """
 
 import re
@@ -28,8 +28,8 @@ from app.settings import Settings
 #   timeout     the run took longer than timeout_seconds
 LeaseOutcome = Literal["fail", "snooze", "release", "return", "reconcile", "expire", "timeout"]
 
-# Suffix of settled_as for a fail or snooze without delay: the job became ready and not scheduled,
-# and a repeated settlement must report that (to_response.py).
+# Suffix of settled_as for a fail or snooze without delay. The job then became ready instead of
+# scheduled, and a repeated settlement must report the state `ready` (to_response.py).
 IMMEDIATE = "at once"
 MAX_TEXT_BYTES = 8 * 1024
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
@@ -58,7 +58,7 @@ def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime
     costs_attempt = lease_end.outcome in ("fail", "expire", "timeout")
     is_late, is_recorded = row.state != "running", _is_recorded(row)
     if is_late and costs_attempt and not is_recorded:
-        # A return or a reconcile has refunded the attempt: count it again.
+        # A return or a reconcile has refunded the attempt, so the late settlement counts it again.
         row = row._replace(attempt=row.attempt + 1)
     reason = _reason(row, lease_end, settings)
     next_state = _next_state(reason)
@@ -91,17 +91,18 @@ def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime
 
 
 def _is_recorded(row: LeaseRow) -> bool:
-    """Whether the last attempt record is of this run: an expiry or a timeout has written it.
+    """Whether the last attempt record is of this run.
 
-    A return or a reconcile leaves no record, because it refunds the attempt.
+    If so, an expiry or a timeout has written the record. A return or a reconcile writes no record,
+    because it refunds the attempt.
     """
     return row.last_attempt_record is not None and _attempt.decode(row.last_attempt_record).started_at == row.started_at
 
 
 def _settled_as(outcome: LeaseOutcome, *, is_immediate: bool) -> str | None:
-    """Returns what the token was used for, so that a repeated settlement gets the same response.
+    """Returns the outcome to store with the token, for the response of a repeated settlement.
 
-    None if the broker ends the lease: only a worker's settlement uses the token up.
+    Returns None if the broker ends the lease, because only a worker's settlement uses up the token.
     """
     if outcome not in ("fail", "snooze", "release"):
         return None
@@ -109,7 +110,7 @@ def _settled_as(outcome: LeaseOutcome, *, is_immediate: bool) -> str | None:
 
 
 def _reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
-    """Returns the state_reason of the next state; None for ready, which needs no reason."""
+    """Returns the state_reason of the next state. Returns None for `ready`, which has no reason."""
     if row.cancel_requested_at is not None:
         return "cancelled_by_user"
     if lease_end.outcome == "fail" and not lease_end.retryable:
@@ -142,9 +143,9 @@ def _delay(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, jitter: float
 
 
 def backoff(attempt: int, base: float, factor: float, limit: float) -> float:
-    """Returns the delay after this attempt, without jitter.
+    """Returns the delay in seconds after this attempt, without jitter.
 
-    Multiplies step by step, so that no exponent can overflow.
+    Multiplies step by step, because a power with a large exponent could overflow.
     """
     delay = base
     for _ in range(attempt - 1):
@@ -167,7 +168,10 @@ def _attempt_record(row: LeaseRow, lease_end: LeaseEnd, now: datetime, *, cancel
 
 
 def to_stored_error(sent: SentError) -> JobError:
-    """Prepares a worker's error for storage: cuts texts and removes NUL, which Postgres rejects."""
+    """Prepares a worker's error for storage: truncates texts, and removes NUL characters.
+
+    Postgres rejects NUL in texts.
+    """
     return JobError(
         message=_clean(sent.message),
         error_type=UNSET if sent.error_type is UNSET else _clean(sent.error_type)[:200],
@@ -185,7 +189,7 @@ def _clean(text: str) -> str:
 def fingerprint(error: JobError) -> str:
     """Returns the fingerprint of an error, by which failures are grouped.
 
-    It is equal for errors that differ only in numbers, ids and quoted strings.
+    Errors that differ only in numbers, ids and quoted strings have the same fingerprint.
     """
     message = error.message[:500]
     for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):

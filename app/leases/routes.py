@@ -48,14 +48,14 @@ async def claim_jobs(
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Claims jobs under a lease. If there is none, waits up to `wait_seconds` for one.
+    """Claims jobs, each under a lease. If no job is ready, waits up to `wait_seconds` for one.
 
     With an `Idempotency-Key`, a claim whose response was lost can be repeated. It returns the
     leases of the first call that are still live, with the same tokens.
 
-    A claim that carries settlements (`settle`) commits them first. It waits only with
+    A claim that carries settlements (`settle`) commits them first. It waits for jobs only with
     `wait_after_settle: true`: then one request per job suffices. If the response is lost, the
-    settlements stand, and repeating them gives `already_settled`.
+    settlements are stored anyway, and repeating them gives `already_settled`.
     """
     result = await long_poll.poll(claim, idempotency_key, get_client(request), access)
     if len(result.jobs) <= 1:
@@ -71,10 +71,10 @@ async def heartbeat_leases(
     heartbeats: Annotated[HeartbeatService, service("heartbeats")],
     access: AccessDep,
 ) -> Response:
-    """Extends many leases and reports which are lost or should be cancelled.
+    """Extends many leases, and reports which leases are lost and which runs should be cancelled.
 
-    A lost lease never fails the call. With `holds_all: true` the list is complete: a job of this
-    worker whose lease two heartbeats in a row do not list is requeued.
+    A lost lease does not fail the call. `holds_all: true` says that the list is complete: if two
+    such heartbeats in a row do not list a lease of this worker, its job is requeued.
     """
     return json_response(await heartbeats.extend(heartbeat, access))
 
@@ -85,7 +85,10 @@ async def settle_jobs(
     settlements: SettlementServiceDep,
     access: AccessDep,
 ) -> Response:
-    """Settles many leases, each with its own outcome. A lost lease never fails the others."""
+    """Settles many leases, each with an outcome of its own.
+
+    A lost lease does not fail the other settlements.
+    """
     results = await settlements.settle(settle.items, access)
     lost = sum(result.status in ("lease_lost", "not_found") for result in results)
     return json_response(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
@@ -152,7 +155,7 @@ async def fail_job(
 async def snooze_job(
     job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settlements: SettlementServiceDep
 ) -> Response:
-    """Snoozes a job: it runs again in `delay_seconds`. This run costs no attempt."""
+    """Snoozes a job: it runs again in `delay_seconds`. The run does not count as an attempt."""
     item = Settlement(
         job_id=job_id,
         lease_token=settlement.lease_token,
@@ -171,7 +174,7 @@ async def snooze_job(
 async def release_job(
     job_id: UUID, settlement: Annotated[Release, body(Release)], settlements: SettlementServiceDep
 ) -> Response:
-    """Releases a job: it is ready now, for any worker. This run costs no attempt."""
+    """Releases a job: any worker may claim it now. The run does not count as an attempt."""
     return await _settle_one(
         settlements, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE)
     )

@@ -1,4 +1,4 @@
-"""Context, parameters and results of claims, and of the statements in claims.sql and leases.sql."""
+"""The parameters and results of claims, and of the statements in claims.sql and leases.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
 
 
 class PollSlice(NamedTuple):
-    """The part of a shared claim statement that belongs to one poller."""
+    """The part of a shared claim that belongs to one poll."""
 
     limit: int
     worker_id: str | None
@@ -22,9 +22,9 @@ class PollSlice(NamedTuple):
 
 
 class ClaimParams(NamedTuple):
-    """What a claim requests from each lane, and for which worker.
+    """The parameters of a claim from one lane.
 
-    With `poll_slices` one statement serves several claims with otherwise equal parameters.
+    With `poll_slices`, one statement serves several claims whose other parameters are equal.
     """
 
     worker_id: str | None
@@ -40,11 +40,11 @@ class ClaimParams(NamedTuple):
 
 
 class ClaimContext(NamedTuple):
-    """The caller of a claim: its Idempotency-Key and the access of its API key.
+    """The Idempotency-Key of a claim (`key`), and the access of its API key.
 
-    `has_settled`: the request has also settled jobs. Then no error may follow, because an error
-    says that nothing was done, and hides the results of the settlements. A quota that is used up,
-    or an API key that was revoked or has expired, then ends the claim without jobs.
+    `has_settled` says whether the request has also settled jobs. An error would then hide the
+    results of the settlements, and say that nothing was done. So the claim returns no jobs instead
+    of an error if the quota is used up, or if the API key was revoked or has expired.
     """
 
     key: str | None
@@ -53,16 +53,19 @@ class ClaimContext(NamedTuple):
 
     @property
     def digest(self) -> UUID:
-        """The hash under which the Idempotency-Key is stored. It includes the caller's name, if
-        there is one, because two callers may use the same key.
+        """The hash under which the Idempotency-Key is stored.
+
+        If the caller has a name, the hash includes it, because two callers may use the same key.
         """
         if self.access.caller:
             return digest("claim", self.key or "", self.access.caller)
         return digest("claim", self.key or "")
 
     def is_key_active(self) -> bool:
-        """Whether the API key is active. Raises Unauthenticated if it is not, except for a request
-        that has settled jobs."""
+        """Whether the API key is active: neither revoked nor expired.
+
+        For an inactive key, raises Unauthenticated, unless the request has settled jobs.
+        """
         if not self.has_settled:
             self.access.check_key_active()
         return not self.access.has_key_ended()
@@ -71,13 +74,13 @@ class ClaimContext(NamedTuple):
 class ClaimResult(NamedTuple):
     """The result of a claim.
 
-    retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may come
-               at any moment
+    retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may
+               become claimable at any moment
     skipped    whether a lane was skipped because its lock was not free
     repeated   whether an earlier claim had the same Idempotency-Key; `rows` has the leases of that
-               claim that have not ended, possibly none
-    ends_wait  whether the caller may not claim now, and nothing would wake it when it may: its quota of
-               leases is used up, or its API key has ended
+               claim that are still live, possibly none
+    ends_wait  whether to respond without waiting, because no wake-up would tell the poller when it
+               may claim: the quota of leases is used up, or the API key was revoked or has expired
     """
 
     rows: list[ClaimedRow]
@@ -90,7 +93,8 @@ class ClaimResult(NamedTuple):
 class ScanRange(NamedTuple):
     """A part of a lane: the priorities from `highest` down to `lowest`.
 
-    Of each priority, it contains the ids greater than `after` and up to `until`.
+    A scan range contains, of each of these priorities, the ids greater than `after` and up to
+    `until`.
     """
 
     highest: int
@@ -103,12 +107,12 @@ FULL_RANGE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, FIRST_ID, LAST_ID),)
 
 
 class LanePolicy(NamedTuple):
-    """How jobs of a lane are claimed.
+    """The rules of a queue, and the parts of a lane to read, as a claim statement needs them.
 
     held_groups   groups whose jobs need an admission (see `is_held` in fragments.sql)
     fair          whether jobs are claimed in the order of their admissions
     uses_slot     whether leases count against max_running, as in `Queue.uses_slot`
-    scan_ranges   where to read, in this order
+    scan_ranges   the parts of the lane that the claim reads, in this order
     """
 
     held_groups: Sequence[str] | None = None
@@ -126,14 +130,16 @@ class HeartbeatParams(NamedTuple):
 
 
 class RetryDecision(NamedTuple):
-    """What a job becomes when its lease ends, and what it was when that was decided.
+    """The new values of a job whose lease ends, and the old values that led to this decision.
 
-    The statement that applies it changes only a job that has not changed since.
+    The statement that applies the decision skips the job if an old value has changed.
 
-    previous_state    state at the decision
-    expected_expiry   lease_expires_at at the decision, if a heartbeat makes the decision invalid
-    unreported_since  the same for a reconcile, which a heartbeat makes invalid, too
-    attempt_record    the record of this run, if it leaves one
+    previous_state    the state at the decision
+    expected_expiry   lease_expires_at at the decision; only for an expiry or a timeout, which a
+                      heartbeat makes invalid
+    unreported_since  unreported_since at the decision; only for a reconcile, which a heartbeat
+                      makes invalid
+    attempt_record    the attempt record of this run; None if the run leaves no record
     replaces_record   whether `attempt_record` replaces the last record, which is of the same run
     """
 
@@ -156,7 +162,7 @@ class RetryDecision(NamedTuple):
 
 
 class LeaseRow(NamedTuple):
-    """A lease that can be ended. `last_attempt_record` is read only if the job is not running."""
+    """A lease to be ended. `last_attempt_record` is None if the job is running."""
 
     id: UUID
     lease_token: UUID

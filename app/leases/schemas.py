@@ -45,7 +45,7 @@ class Scope(StrEnum):
 
 
 class SentError(RequestModel):
-    """The error of a failed run. Long texts are cut to 8 kB; NUL characters are removed."""
+    """The error of a failed run. Long texts are cut to 8 KiB; NUL characters are removed."""
 
     message: str
     error_type: str | UnsetType = UNSET
@@ -92,7 +92,7 @@ class Fail(RequestModel):
 
 
 class Snooze(RequestModel):
-    """Snoozes a job: it runs again later. Costs no attempt."""
+    """Snoozes a job: it runs again later. The run does not count as an attempt."""
 
     lease_token: Token
     delay_seconds: Seconds
@@ -100,7 +100,7 @@ class Snooze(RequestModel):
 
 
 class Release(RequestModel):
-    """Releases a job: any worker may claim it now. Costs no attempt."""
+    """Releases a job: any worker may claim it now. The run does not count as an attempt."""
 
     lease_token: Token
 
@@ -170,7 +170,8 @@ class ClaimJobs(RequestModel):
 class ParentResult(ResponseModel):
     """The result of a job that the claimed job depends on.
 
-    `state`: completed, dead, cancelled, or gone if the job is no longer stored.
+    `state`: completed, dead, cancelled, or gone. A job is gone if it is no longer stored, or if it
+    was dead and has been replayed.
     """
 
     job_id: UUID
@@ -222,8 +223,9 @@ class ClaimAnswer(ResponseModel):
     """The claimed jobs, possibly none.
 
     `directive`: run, drain (claim no more jobs) or stop. Wait `poll_after_ms` before the next
-    claim. It is 0 if there are jobs. Without jobs it is above 0 if the claim waited for less than
-    half a second, if a rate limit or a quota is used up, or if the broker refused the claim.
+    claim. `poll_after_ms` is 0 if there are jobs. Without jobs it is above 0 if the claim waited
+    for less than half a second, if a rate limit or a quota is used up, or if the broker refused the
+    claim.
     """
 
     jobs: list[ClaimedJob]
@@ -243,7 +245,7 @@ class LeaseBeat(RequestModel):
 
 
 class HeldLease(LeaseBeat, kw_only=True):
-    """A heartbeat for one lease of many."""
+    """A heartbeat for one of several leases."""
 
     job_id: UUID
 
@@ -251,8 +253,8 @@ class HeldLease(LeaseBeat, kw_only=True):
 class Heartbeat(RequestModel):
     """A heartbeat for the leases of a worker.
 
-    `holds_all`: the list is complete. A job whose lease is missing from two such heartbeats in a
-    row is requeued.
+    `holds_all` says that `leases` lists all leases of the worker. A job whose lease is missing from
+    two such heartbeats in a row is requeued.
     """
 
     worker_id: Name
@@ -261,7 +263,7 @@ class Heartbeat(RequestModel):
 
 
 class LeaseStatus(ResponseModel):
-    """What became of a lease.
+    """The status of a lease after a heartbeat, and what its worker should do.
 
     `status`: extended, lost. `action`: continue, cancel (stop, then settle with any outcome),
     abandon (the lease is lost).

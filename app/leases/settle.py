@@ -44,9 +44,9 @@ class SettlementService:
 
     @uses_reserved_connections
     async def settle(self, items: Sequence[Settlement], access: Access, pointer: str = "/items") -> list[SettleResult]:
-        """Settles the items. Returns one result per item, in their order.
+        """Settles the items. Returns one result per item, in the order of the items.
 
-        If a job appears twice, the first item settles it. The second gets the same result as a
+        If a job appears twice, the first item settles it. The second item gets the same result as a
         repeated call: `already_settled` with the same token and outcome, otherwise `lease_lost`.
         """
         await check_settlements(items, self._infra.settings, pointer)
@@ -69,8 +69,8 @@ class SettlementService:
     async def settle_one(self, item: Settlement) -> SettleResult:
         """Settles one job.
 
-        Raises for a lost lease: there is no other settlement in the request that the error could
-        affect.
+        Raises an error for a lost lease, because the request has no other settlement whose result
+        the error would hide.
         """
         check_settlement(item, self._infra.settings)
         (result,) = await self._settle_lane(lane_of(item.job_id), [item])
@@ -81,7 +81,7 @@ class SettlementService:
         return result
 
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
-        """Settles items of one lane. No two of them are about the same job."""
+        """Settles items of one lane, each for a different job."""
         completions = [item for item in items if item.outcome is Outcome.COMPLETE]
         settled: dict[int, SettledRow] = {}
         for batch in by_size(completions, _result_bytes, MAX_STATEMENT_BYTES):

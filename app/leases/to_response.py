@@ -17,7 +17,8 @@ _progress = msgspec.json.Decoder(Progress)
 def to_response(row: ClaimedRow, queue: str, parents: ParentResults | None) -> ClaimedJob:
     """Builds the response of a claimed job.
 
-    Calls no function for an absent field, because most are absent: 1.7 µs a job instead of 2.8.
+    No function is called for an optional field that is absent, because most of them are absent. So
+    a job takes 1.7 µs instead of 2.8.
     """
     return ClaimedJob(
         id=row.id,
@@ -60,8 +61,8 @@ def settle_result(row: SettledRow) -> SettleResult:
 def repeated_settle_result(record: SettlementRecord) -> SettleResult:
     """Builds the result of the first settlement, for a call that repeats it.
 
-    A job that is ready by now was scheduled when it was settled, unless settled_as has the suffix
-    IMMEDIATE.
+    A failed or snoozed job that is ready by now was scheduled when it was settled, unless
+    settled_as has the suffix IMMEDIATE.
     """
     state = public_state(record.state)
     state = "scheduled" if state == "ready" and record.settled_as in ("fail", "snooze") else state

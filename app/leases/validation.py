@@ -1,7 +1,7 @@
-"""Checks of claims, settlements and heartbeats that a schema cannot make.
+"""Checks of claims, settlements and heartbeats that a JSON schema cannot express.
 
-`pointer` is a JSON pointer into the request: to one settlement (empty, or `/items/3`), or to a list
-of settlements (`/items` or `/settle`).
+`pointer` is a JSON pointer into the request. It points to one settlement (empty, or `/items/3`) or
+to a list of settlements (`/items` or `/settle`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from app.slices import in_slices
 
 
 def check_claim(request: ClaimJobs, queue_names: Sequence[str], limit: int, access: Access, settings: Settings) -> None:
-    """Checks the claim itself. `check_settlements` checks the settlements that it carries."""
+    """Checks a claim, without the settlements that it carries: `check_settlements` checks them."""
     for index, name in enumerate(queue_names):
         access.check(name, f"/queues/{index}")
     faults: list[Fault | None] = []
@@ -48,7 +48,10 @@ async def check_settlements(items: Sequence[Settlement], settings: Settings, poi
 
 
 def _is_plain_completion(item: Settlement) -> bool:
-    """Whether this is a completion without data. Most are, and need no check."""
+    """Whether this is a completion without data.
+
+    Most settlements are such completions, and they need no check.
+    """
     has_data = item.result is not UNSET or item.checkpoint is not UNSET or item.error is not UNSET
     return (
         item.outcome is Outcome.COMPLETE
@@ -63,7 +66,7 @@ def check_settlement(item: Settlement, settings: Settings) -> None:
 
 
 def _check_fields(item: Settlement, settings: Settings, pointer: str) -> Iterator[Fault | None]:
-    """Yields the faults. Raises for user data that is too large."""
+    """Yields the faults of a settlement. Raises PayloadTooLarge if its user data is too large."""
     if item.outcome is not Outcome.COMPLETE:
         yield from rule_faults(item, pointer)
     if item.retry_after_seconds is not UNSET:

@@ -1,5 +1,5 @@
-"""Maintenance: the services of a broker that run without a request.
+"""Maintenance: the background services of a broker.
 
-services.py calls their `run_once`. Two brokers may run the same service at once without harm. The
-few services for which one broker is enough run only in one broker, the leader.
+services.py calls their `run_once`. Several brokers can safely run the same service at the same
+time. The few services that only one broker has to run are run by one broker at a time, the leader.
 """

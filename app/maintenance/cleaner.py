@@ -1,11 +1,11 @@
 """Deletes rows past their retention.
 
-These are dead letters, deduplication keys, workers, poll history, old statistics and ended clock
-lags. Live jobs are never deleted. Finished jobs are dropped by partition (partitions.py). One
-broker at a time, the leader, runs the cleaner.
+The cleaner deletes dead letters, deduplication keys, workers, poll history, old statistics and
+ended clock lags. It never deletes live jobs. Finished jobs are deleted by dropping partitions
+(partitions.py). One broker at a time, the leader, runs the cleaner.
 
-Ages are measured by the retention clock. It follows a jump ahead of the database's clock only a day
-later, because a wrong clock must not delete anything.
+Ages are measured by the retention clock. If the database's clock jumps ahead, the retention clock
+follows a day later, because a wrong clock must not cause deletions.
 """
 
 from datetime import datetime, timedelta
@@ -46,7 +46,7 @@ class Cleaner(PeriodicService):
         await store.delete_ended_clock_lags(self._infra.db, now)
 
     def _log_lag(self, seconds: float) -> None:
-        """Logs when the retention clock starts to lag behind the database, and when it stops."""
+        """Logs when the retention clock starts to lag behind the database, and when a lag ends."""
         if seconds and not self._is_held_back:
             log.warning(
                 "retention held back: the database clock jumped ahead or disagrees with this machine's clock",
@@ -57,7 +57,10 @@ class Cleaner(PeriodicService):
         self._is_held_back = bool(seconds)
 
     async def _delete_keys(self, now: datetime) -> None:
-        """Deletes expired keys, but extends unique keys that last as long as a job that is live."""
+        """Deletes expired deduplication keys.
+
+        If a unique key lasts as long as its job, and the job is still live, extends the key.
+        """
         while expired := await locks.expired_keys(self._infra.db, now, BATCH_SIZE):
             live = await self._live_ids({key.job_id for key in expired if key.job_id is not None})
             for lane in sorted({key.lane for key in expired}):
@@ -67,8 +70,10 @@ class Cleaner(PeriodicService):
                 await locks.delete_keys(self._infra.db, lane, sorted({key.digest for key in keys} - set(kept)), now)
 
     async def _live_ids(self, ids: set[UUID]) -> set[UUID]:
-        """Returns the ids of the jobs that still wait or run. Such a job keeps its unique key,
-        however long it waits or runs."""
+        """Returns the ids of the jobs that still wait or run.
+
+        Such a job keeps its unique key, however long it waits or runs.
+        """
         lanes = group_by_lane(ids, lambda job_id: job_id)
         return {
             job_id for lane, lane_ids in lanes.items() for job_id in await jobs.live_ids(self._infra.db, lane, lane_ids)

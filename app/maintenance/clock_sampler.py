@@ -1,15 +1,17 @@
-"""Samples the database's clock every second, and stores by how much the retention clocks lag.
+"""Samples the database's clock every second, and stores clock lags.
 
-The SQL function longshore_enqueue_v1 runs without a broker and cannot detect a jump of the clock.
+A clock lag says by how much the clock of retention or of unique keys is behind the database's clock
+after a jump. The SQL function longshore_enqueue_v1 runs without a broker and cannot detect a jump.
 It subtracts the stored lag (table `clock_lags`) from the database's time. Every broker has a row of
 its own for each clock that lags, because brokers that started at different times have seen
 different jumps.
 
     no row -> row      the database's clock jumped ahead
-    row -> row         the lag changed by another jump
-    row -> no row      the lag ended: the clock jumped back, or a day has passed
+    row -> row         another jump changed the lag
+    row -> no row      the lag ended: the database's clock jumped back, or a day has passed
 
-Between a jump and the next sample, for about a second, the SQL function follows the jump.
+Between a jump and the next sample, for about a second, the SQL function uses the time after the
+jump.
 """
 
 from datetime import timedelta
@@ -53,6 +55,8 @@ class ClockSampler(PeriodicService):
 
 
 def has_changed(stored: float, lag: float) -> bool:
-    """Whether to store the lag: it began, ended, or changed by TOLERANCE or more since it was last
-    stored. Smaller changes are inaccuracies of the samples."""
+    """Whether the lag began, ended, or changed by TOLERANCE or more since it was last stored.
+
+    Smaller changes are inaccuracies of the samples.
+    """
     return bool(stored) != bool(lag) or abs(lag - stored) >= TOLERANCE

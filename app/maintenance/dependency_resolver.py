@@ -1,11 +1,13 @@
 """Unblocks or cancels the children of finished jobs.
 
-    blocked -> ready | pending | scheduled   the last parent has completed, or may fail
-    blocked -> cancelled                     a parent has failed (`dependency_failed`)
+    blocked -> ready | pending | scheduled   the last parent has completed; or it has failed, and
+                                             the child has `on_parent_failure: run`
+    blocked -> cancelled                     a parent has failed, and the child has to be cancelled
+                                             (`dependency_failed`)
 
 A settlement only records the finished parent; the resolver changes the children later. Every step
-can be repeated: removing a parent from `waiting_for` again changes nothing, and a child that has
-left `blocked` matches no statement.
+can be repeated: removing a parent from `waiting_for` again changes nothing, and a child that is no
+longer `blocked` matches no statement.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from app.log import log
 from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
-# One by one, a broker resolved about 200 parents a second.
+# Rows per statement. A broker that resolved parents one by one resolved about 200 parents a second.
 PARENT_BATCH_SIZE = 1000
 CHILD_BATCH_SIZE = 1000
 
@@ -49,7 +51,7 @@ class DependencyResolver(PeriodicService):
             await for_each(lanes.items(), lambda item: self._resolve_parents(*item))
 
     async def _resolve_parents(self, lane: int, parents: Sequence[UUID]) -> None:
-        """Resolves all children of these finished parents, which have the same lane."""
+        """Resolves all children of these finished parents, which are in the same lane."""
         while dependents := await store.children_of(self._infra.db, lane, parents, CHILD_BATCH_SIZE):
             for failed in (False, True):
                 await self._resolve([row for row in dependents if row.failed is failed], failed=failed)
@@ -57,8 +59,10 @@ class DependencyResolver(PeriodicService):
         await store.delete_finished_parents(self._infra.db, lane, parents)
 
     async def _resolve(self, dependents: Sequence[DependentRow], *, failed: bool) -> None:
-        """Resolves children of finished parents. `failed` says whether all these parents have
-        failed; otherwise all have completed. The children may have any lane."""
+        """Resolves children of finished parents. The children may be in any lane.
+
+        `failed` says whether all these parents have failed; otherwise all have completed.
+        """
         parents = sorted({row.parent_id for row in dependents})
         for lane, ids in group_by_lane({row.child_id for row in dependents}, lambda job_id: job_id).items():
             await self._queues.load([lane])
@@ -74,8 +78,10 @@ class DependencyResolver(PeriodicService):
         self._events.publish_moved(lane, rows)
 
     async def _cancel(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> None:
-        """Cancels children of failed parents. The loop in `run_once` then resolves the children of
-        the cancelled jobs, too."""
+        """Cancels children of failed parents, except children with `on_parent_failure: run`.
+
+        The loop in `run_once` then resolves the children of the cancelled jobs, too.
+        """
         to_cancel = await store.to_be_cancelled(self._infra.db, lane, ids, parents)
         if not to_cancel:
             return

@@ -1,4 +1,4 @@
-"""Finds out with one query which maintenance services have work, and wakes only those.
+"""Finds with one query the maintenance services that have work, and wakes only these services.
 
 Usually no service has work. When each service ran its own scans, an idle broker sent 16 queries a
 second.
@@ -18,7 +18,7 @@ from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.periodic_service import PeriodicService
 from app.schedules.enqueuer import PeriodicEnqueuer
 
-SAFETY_RUN_EVERY = 20  # checks; after this many each service runs even if the checks found no work
+SAFETY_RUN_EVERY = 20  # after so many checks, each service runs even if the checks found no work
 
 
 class DueCheck(PeriodicService):
@@ -51,7 +51,7 @@ class DueCheck(PeriodicService):
 
     async def run_once(self) -> None:
         now = self._infra.now()
-        # While the query waits for a lock, or for the database, the services run at an interval.
+        # While the query waits for a lock or for the database, the timer wakes all services.
         timer = RepeatingTimer(self._infra.settings.sweep_seconds, self._wake_all)
         try:
             due = await store.due_times(self._infra.db, self._lease_rescuer.scan_from, now)
@@ -68,8 +68,11 @@ class DueCheck(PeriodicService):
         self._set_alarms(due, now)
 
     def _set_alarms(self, due: Mapping[str, datetime | None], now: datetime) -> None:
-        """Sets the alarms of the job scheduler and the periodic enqueuer to their next job and next
-        run, if these are in the future."""
+        """Sets the alarms of the job scheduler and of the periodic enqueuer.
+
+        The job scheduler is woken for its next due job, the periodic enqueuer for the next run of a
+        schedule, if these are in the future.
+        """
         next_job, next_run = due.get("job scheduler"), due.get("periodic enqueuer")
         if next_job is not None and next_job > now:
             self._job_scheduler.set_alarm(next_job)

@@ -1,4 +1,4 @@
-"""Makes scheduled jobs claimable when their `run_at` has come.
+"""Makes scheduled jobs ready or pending when their `run_at` has passed.
 
     scheduled -> ready     the job can be claimed now
     scheduled -> pending   the job waits for an admission, see app/concurrency
@@ -40,13 +40,13 @@ class JobScheduler(PeriodicService):
             if not moved:
                 break  # other sessions have locked or moved the jobs
         next_due = await jobs.next_due(self._infra.db)
-        # An overdue job is locked by another session. A timer for it would run at once, again and
-        # again; the next scan picks the job up.
+        # If the next job is overdue, another session has locked it. A timer for that job would fire
+        # at once, again and again, so the job waits for the next scan.
         if next_due is not None and next_due > now:
             self.set_alarm(next_due)
 
     async def _make_ready(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
-        """Makes due jobs of one lane ready or pending. Returns how many."""
+        """Makes due jobs of one lane ready or pending. Returns the number of these jobs."""
         await self._queues.load([lane])
         moved = await jobs.make_due_ready(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
         self._infra.metrics.promoted.inc(len(moved))
@@ -54,8 +54,11 @@ class JobScheduler(PeriodicService):
         return len(moved)
 
     def set_alarm(self, instant: datetime) -> None:
-        """Wakes the scheduler at `instant`. Does nothing if `instant` is further away than the scan
-        interval, because the next scan finds it again."""
+        """Wakes the scheduler at `instant`.
+
+        Does nothing if `instant` is further away than the scan interval, because a later scan finds
+        the job.
+        """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
             self.wake_after(max(seconds, 0) + 0.001)

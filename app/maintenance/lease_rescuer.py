@@ -4,11 +4,11 @@ The worker of such a lease has crashed, hangs, or has lost its connection.
 
     running -> ready | pending   the job has attempts left
     running -> scheduled         the run reached its timeout; the job is retried after a back-off
-    running -> dead              attempts exhausted, or too many crashed workers (`poison`)
+    running -> dead              the job has no attempt, crash or delivery left
     running -> cancelled         a cancellation had been requested
 
-Every broker runs a rescuer; no leader is needed. If two of them find the same lease, only one
-update matches its lease token.
+Every broker runs a lease rescuer; no leader is needed. If two brokers find the same lease, only one
+of them ends it: an update skips a lease that has changed since the decision.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -21,8 +21,8 @@ from app.log import log
 from app.periodic_service import PeriodicService
 
 BATCH_SIZE = 500  # leases per statement
-FULL_SCAN_EVERY = 20  # runs
-SCAN_OVERLAP = timedelta(seconds=5)  # how far before the end of the last scan the next one begins
+FULL_SCAN_EVERY = 20  # every 20th run is a full scan
+SCAN_OVERLAP = timedelta(seconds=5)  # how far before the end of the last scan the next scan begins
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -46,8 +46,10 @@ class LeaseRescuer(PeriodicService):
         return _BEGINNING if is_full_scan else self._scanned_until - SCAN_OVERLAP
 
     def mark_scanned(self, until: datetime) -> None:
-        """Records that all leases that expired by `until` have been ended. `DueCheck` calls this,
-        too, when its query has found no expired lease."""
+        """Records that all leases that expired by `until` have been ended.
+
+        `DueCheck` calls this, too, if its query finds no expired lease.
+        """
         self._scanned_until = until
         self._runs += 1
 
@@ -58,7 +60,7 @@ class LeaseRescuer(PeriodicService):
                 [LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows]
             )
             rescued += len(ended)
-            if len(rows) < BATCH_SIZE or not ended:  # `not ended`: other brokers were faster
+            if len(rows) < BATCH_SIZE or not ended:  # `not ended`: other brokers ended the leases first
                 break
         self.mark_scanned(now)
         if rescued:

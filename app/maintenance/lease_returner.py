@@ -1,11 +1,11 @@
 """Requeues jobs whose leases no worker has received.
 
-    running -> ready   the lease ends at no cost, as if the job had not been delivered
+    running -> ready | pending   the lease ends at no cost: the attempt is not counted
 
-Such a lease comes from a sync match whose poller never got the job, or from a claim that failed
-after its commit and could not be undone. The broker that stored the lease returns the job. It tries
-again until it finds the lease or the lease has expired, because Postgres may still be committing
-the lease.
+Such a lease comes from a sync match whose poller never got the job. It can also come from a claim
+that failed after its commit, if the jobs could not be requeued at once. The broker that stored the
+lease requeues the job. Until it finds the lease or the lease has expired, the broker tries again,
+because Postgres may still be committing the lease.
 """
 
 import time
@@ -19,7 +19,7 @@ from app.periodic_service import PeriodicService
 
 
 class _Abandoned(NamedTuple):
-    """A lease to end. `until` is when it expires, by the monotonic clock."""
+    """A lease to end. The lease expires at `until`, by the monotonic clock."""
 
     lease_end: LeaseEnd
     until: float

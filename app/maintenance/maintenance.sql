@@ -1,8 +1,8 @@
 -- Statements of the maintenance services: leadership, clock lags, due check, partitions.
 
 -- name: lead
--- Acquires or renews the lease of a leader-only service. Returns no row if another broker holds the
--- lease and has renewed it in time.
+-- Acquires or renews the leadership lease of a leader-only service. Returns no row if another
+-- broker holds the lease and has renewed it in time.
 INSERT INTO leaders (service, holder, held_until)
 VALUES (:service, :holder, now() + make_interval(secs => :seconds))
 ON CONFLICT (service) DO UPDATE
@@ -11,12 +11,12 @@ WHERE leaders.holder = excluded.holder OR leaders.held_until < now()
 RETURNING holder;
 
 -- name: step_down
--- Ends all leases of a broker that stops.
+-- Deletes all leadership leases of a broker that stops.
 DELETE FROM leaders
 WHERE holder = :holder;
 
 -- name: write_clock_lag
--- The lag applies while the database's clock shows an instant from starts_at to ends_at.
+-- Stores a clock lag. It applies while the database's clock shows a time from starts_at to ends_at.
 INSERT INTO clock_lags (clock, broker, seconds, starts_at, ends_at)
 VALUES (:clock, :broker, :seconds, :starts_at, :ends_at)
 ON CONFLICT (clock, broker) DO UPDATE
@@ -27,17 +27,18 @@ DELETE FROM clock_lags
 WHERE clock = :clock AND broker = :broker;
 
 -- name: delete_ended_clock_lags
--- Brokers that no longer run have left these rows.
+-- Deletes clock lags that have ended. Their brokers no longer run, and have left these rows.
 DELETE FROM clock_lags
 WHERE ends_at < :before;
 
 -- name: due_times
--- For each service that has work: the time at which its first row is due, in the past or in the
--- future. NULL means now.
+-- Finds the services that have work, and for each of them the time at which its first row is due,
+-- in the past or in the future. NULL means now.
 --
--- Each part reads one index entry. Leases are read from the end of the last scan (:after), because
--- there are only dead index entries before it, and up to now, because there may be many that have
--- not expired. No index has the ends of cool-downs, but few groups cool down at a time.
+-- Each part of the UNION reads one index entry. Leases are read from the end of the last scan
+-- (:after) on, because there are only dead index entries before it. They are read up to :now,
+-- because very many leases may expire later. No index has the ends of cool-downs, but few groups
+-- cool down at a time.
 (SELECT 'job scheduler' AS service, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
 (SELECT 'start deadlines', expires_at FROM jobs
@@ -58,14 +59,14 @@ UNION ALL
 SELECT create_finished_partition(:day, :archive);
 
 -- name: misplaced_days
--- The daily partitions that are missing for jobs in the default partition. These jobs finished
--- while their partition did not exist: under other settings, or when it could not be created.
--- Usually there are none.
+-- Finds the daily partitions that are missing for jobs in the default partition. These jobs
+-- finished while their partition did not exist: under other settings, or when the partition could
+-- not be created. Usually there are no such jobs.
 SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day
 FROM finished_jobs_default;
 
 -- name: partitions
--- The names of the daily partitions.
+-- Lists the names of the daily partitions.
 SELECT child.relname AS name
 FROM pg_inherits
 JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
@@ -75,5 +76,6 @@ ORDER BY child.relname;
 -- name: retire_partition
 -- completed | cancelled -> deleted or archived
 --
--- The same transaction subtracts the jobs from the counts of the statistics.
+-- Drops or detaches a partition, and subtracts its jobs from the counts of the statistics in the
+-- same transaction.
 SELECT retire_finished_partition(:name, :archive);

@@ -1,10 +1,10 @@
-"""Creates the daily partitions of finished jobs ahead of time, and retires those whose day is over.
+"""Creates daily partitions of finished jobs ahead of time, and retires them when their day is over.
 
     completed | cancelled -> deleted    the partition is dropped
     completed | cancelled -> archived   the partition is detached (`retention.mode: detach`)
 
 A partition contains the jobs whose retention ends on its day. One broker at a time, the leader,
-runs this service. It is separate from the cleaner because it may have to wait for a table lock, and
+runs this service. It is not part of the cleaner, because it may have to wait for a table lock, and
 no other service should wait with it.
 """
 
@@ -32,11 +32,11 @@ class Partitions(PeriodicService):
         await self._retire(self._infra.retention_now())
 
     async def _create(self, now: datetime) -> None:
-        """Creates the partitions for jobs that finish today or on the next days, by the retention
-        of each queue.
+        """Creates the partitions for the jobs that finish today or on the next days.
 
-        Also creates the partitions that are missing for jobs in the default partition. The default
-        partition is never dropped, so these jobs would be kept forever.
+        The retention of each queue decides which partitions these are. Also creates the partitions
+        that are missing for jobs in the default partition, because the default partition is never
+        dropped, and would keep these jobs forever.
         """
         await self._queues.load_all()
         lanes = in_slices([_SETTINGS_LANE, *await self._queues.lanes()])

@@ -1,7 +1,7 @@
 """Finds ready jobs whose wake-up was lost, in the queues that pollers of this process wait for.
 
 Wake-ups are best effort: after a lost wake-up, a poller would wait although a job is ready. This
-service limits that delay to `poll_seconds`.
+service limits the delay to `poll_seconds`.
 """
 
 from app.db.infrastructure import Infrastructure
@@ -22,14 +22,19 @@ class ReadyPoller(PeriodicService):
         infra.config_versions.subscribe("policies", self._on_config_changed)
 
     def _on_queue_ready(self, event: QueueReady) -> None:
-        """Wakes this service if notifications may have been lost (`queue_id` is None), or if the
-        queue is not cached yet. For a cached queue, `PollerRegistry` wakes a poller."""
+        """Wakes this service if the event concerns no cached queue.
+
+        If `queue_id` is None, notifications may have been lost. If the queue is not cached yet,
+        this service loads it. For a cached queue, `PollerRegistry` wakes pollers.
+        """
         if event.queue_id is None or self._queues.name_by_id(event.queue_id) is None:
             self.wake()
 
     async def _on_config_changed(self) -> None:
-        """Wakes this service, because a change may make jobs claimable: a queue is resumed, or a
-        limit is raised or removed."""
+        """Wakes this service, because a change of the configuration may make jobs claimable.
+
+        For example, a queue is resumed, or a limit is raised or removed.
+        """
         self.wake()
 
     async def run_once(self) -> None:

@@ -2,7 +2,7 @@
 
     running -> ready | pending | ...   as if the worker had released the job
 
-The restored database does not know which jobs workers have claimed and settled after that time.
+The restored database has no record of the jobs that workers claimed and settled after that time.
 """
 
 from app.db.infrastructure import Infrastructure
@@ -17,14 +17,14 @@ _BEGINNING = (-(2**31), FIRST_ID)  # before the first lane and job
 
 
 async def end_leases(infra: Infrastructure, lease_ender: LeaseEnder) -> int:
-    """Releases every lease: the attempt is not counted, and the token becomes invalid. Returns how
-    many leases were released.
+    """Releases every lease, and returns the number of released leases.
 
-    - Between the restored time and now, the job may have been settled or delivered to another
-      worker. The worker that has the restored lease must not settle the job.
+    - The attempt is not counted, and the lease token becomes invalid. Between the restored time and
+      now, the job may have been settled or delivered to another worker, so the worker that has the
+      restored lease must not settle the job.
     - The tokens of expired leases become invalid, too, because workers could still use them to
       settle the jobs.
-    - Safe to repeat, and safe beside running brokers.
+    - The function can be called again, and while brokers are running.
     """
     after, ended = _BEGINNING, 0
     while rows := await store.unused_tokens(infra.db, after, BATCH_SIZE):

@@ -1,4 +1,4 @@
-"""Runs periodic services, each in a task, at an interval and when it is woken.
+"""Runs each background service in a task, at an interval and when the service is woken.
 
 A service that is `leader_only` runs in one broker at a time. Leadership is a lease, a row in
 `leaders`:
@@ -24,12 +24,12 @@ from app.periodic_service import PeriodicService
 from app.rng import rng
 
 STOP_SECONDS = 5.0  # a task that ignores its cancellation must not keep the process alive
-LEAD_SECONDS = 10.0  # a leader that dies is replaced after this; leader-only services can wait that long
+LEAD_SECONDS = 10.0  # a dead leader is replaced after this time; leader-only services can wait that long
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundService:
-    """A service that runs every `seconds`; with `leader_only` in only one broker at a time."""
+    """A service that runs every `seconds`. If it is `leader_only`, only the leader runs it."""
 
     name: str
     service: PeriodicService
@@ -45,11 +45,11 @@ class ServiceRunner:
         self._leads_until: dict[str, float] = {}
 
     def add(self, background: BackgroundService) -> None:
-        """Starts the service."""
+        """Starts a task that runs the service until `stop`."""
         self._tasks.append(asyncio.create_task(self._run(background), name=f"service {background.name}"))
 
     def start_task(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Starts a task for `run`, which has a loop of its own and is called only once."""
+        """Starts a task that calls `run` once. `run` contains a loop of its own."""
         self._tasks.append(asyncio.ensure_future(run()))
         self._tasks[-1].set_name(name)
 
@@ -60,7 +60,7 @@ class ServiceRunner:
         if running:
             log.warning("tasks did not end", tasks=sorted(task.get_name() for task in running))
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(1):  # the lease expires on its own
+            async with asyncio.timeout(1):  # without `step_down`, the lease expires later
                 await store.step_down(self._infra.db, self._holder)
 
     async def _run(self, background: BackgroundService) -> None:
@@ -69,8 +69,10 @@ class ServiceRunner:
             await background.service.wait(background.seconds * rng.uniform(0.9, 1.1))
 
     async def _run_once(self, background: BackgroundService) -> None:
-        """Runs the service once, unless only the leader may and this broker is not the leader. A
-        failure is logged and counted. It ends neither this service nor another."""
+        """Runs the service once. Skips a leader-only service if another broker is its leader.
+
+        A failure is logged and counted, and does not end the task.
+        """
         reset_written()
         try:
             if not background.leader_only or await self._leads(background):
@@ -83,8 +85,11 @@ class ServiceRunner:
             log.exception("service failed", service=background.name)
 
     async def _leads(self, background: BackgroundService) -> bool:
-        """Returns whether this broker is the leader for the service. Acquires the lease, or renews
-        it when half of it is over, or earlier if it would not last until the next run."""
+        """Returns whether this broker is the leader for the service.
+
+        Acquires the lease of the leader if it is free. Renews it when half of it is over, or
+        earlier if the lease would not last until the next run.
+        """
         seconds = max(LEAD_SECONDS, 2 * background.seconds)
         now = time.monotonic()
         if now < self._leads_until.get(background.name, 0.0):

@@ -2,8 +2,8 @@
 
     scheduled | blocked | ready | pending -> dead   (reason `expired`)
 
-Every broker runs the enforcer; no leader is needed. A job that a worker has started since it was
-found no longer matches the statement.
+Every broker runs the enforcer; no leader is needed. If a worker starts a job after the enforcer has
+found it, the statement that moves jobs skips the job.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class StartDeadlineEnforcer(PeriodicService):
             lanes = group_by_lane(overdue, lambda job_id: job_id)
             moved = sum(await for_each(lanes.items(), lambda item: self._move_to_dead_letters(*item, now)))
             if not moved:
-                break  # workers have just started them
+                break  # workers have just started these jobs
 
     async def _move_to_dead_letters(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
         rows = await jobs.move_unstarted_to_dead_letters(self._infra.db, lane, ids, now)

@@ -34,9 +34,9 @@ async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
 
 
 async def due_times(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
-    """Maps the name of each service that has work to the time at which it is due; None means now.
+    """Returns, for each service that has work, the time at which it is due. None means now.
 
-    Leaves out services without work. Does not read leases that expired by `after`.
+    Services without work are missing. Does not read leases that expired by `after`.
     """
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.due_times(after=after, now=now))}
 
@@ -47,8 +47,10 @@ async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
 
 
 async def misplaced_days(db: Executor) -> list[tuple[bool, date]]:
-    """Returns the partitions that are missing for jobs in the default partition, as (archived,
-    day)."""
+    """Returns the partitions that are missing for jobs in the default partition.
+
+    Each partition is a pair: whether its jobs are archived, and its day.
+    """
     return [(row["archive"], row["day"]) for row in await db.rows(*SQL.misplaced_days())]
 
 

@@ -1,24 +1,23 @@
 """One long poll that waits for jobs.
 
-While it waits, its request task is suspended. It holds no database connection, runs no statement
-and uses no CPU. The states of a `Poller`:
+While a poll waits, its request task is suspended. The task holds no database connection, runs no
+statement and uses no CPU. The states of a `Poller`:
 
     claiming   runs claim statements
     asleep     waits for a wake-up
     woken      has been woken and claims next
-    reserved   a sync match is storing jobs as leased to it, so it takes no others
+    reserved   a sync match is storing jobs as leased to the poller, which can get no other job
 
     claiming -> asleep     wait: the claim has found nothing, and there is time left
-    claiming -> woken      notify, wake: kept, so `wait` returns immediately
-    asleep   -> woken      notify, wake, its client has disconnected, or its time is up
+    claiming -> woken      notify, wake: `wait` then returns immediately
+    asleep   -> woken      notify, wake, the client has disconnected, or the time is up
     asleep   -> reserved   reserve (app/enqueue/insert_batcher.py)
-    reserved -> woken      deliver: the jobs are committed, `wait` returns them
-    reserved -> asleep     deliver, without jobs: they were not stored
-    reserved -> woken      RESERVATION_TIMEOUT is over, `wait` returns nothing
+    reserved -> woken      deliver: the jobs are committed, and `wait` returns them
+    reserved -> asleep     deliver without jobs: the jobs were not stored
+    reserved -> woken      RESERVATION_TIMEOUT after the end of the sleep: `wait` returns no jobs
     woken    -> claiming   begin_claim
 
-A poller can leave the registry in any state. The wake-ups that it has not consumed go to other
-pollers.
+A poller can leave the registry in any state. Its unconsumed wake-ups then go to other pollers.
 """
 
 import asyncio
@@ -30,8 +29,8 @@ from app.jobs.rows import ClaimedRow
 
 Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
 
-# Seconds that a poller waits for the INSERT of its sync match. A commit that takes longer waits for
-# a standby or a disk, and the poller does not wait with it.
+# How many seconds a poller whose sleep has ended still waits for the INSERT of its sync match. A
+# commit that takes longer waits for a standby or a disk, and the poller does not wait for it.
 RESERVATION_TIMEOUT = 2.0
 
 _sequence = itertools.count()
@@ -64,12 +63,15 @@ class Poller:
         *,
         disconnected: "asyncio.Future[None]",
     ) -> None:
-        """The poller stops waiting when `disconnected` is done: the client has disconnected."""
+        """`disconnected` is done as soon as the client has disconnected: the poller stops waiting.
+
+        `match_capacity` limits the jobs that a sync match may give to the poller.
+        """
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
         self.lease_seconds = lease_seconds
-        self.match_capacity = match_capacity  # how many jobs a sync match may give it
+        self.match_capacity = match_capacity
         self.number = next(_sequence)
         self.is_woken = False
         self._disconnected = disconnected
@@ -84,15 +86,16 @@ class Poller:
 
     @property
     def is_available(self) -> bool:
-        """Whether it can be woken for a job or matched with one.
+        """Whether the poller can be woken for a job or matched with a job.
 
-        Not if it is already woken, and not while jobs are being stored for it.
+        False if the poller has been woken already, if jobs are being stored for it, or if its
+        client has disconnected.
         """
         return self._reservation is None and not self.is_woken and not self._disconnected.done()
 
     @property
     def unconsumed(self) -> set[WakeUp]:
-        """The wake-ups that other pollers must get when this poller leaves the registry."""
+        """The wake-ups that go to other pollers when this poller leaves the registry."""
         return self._new_wake_ups | self._wake_ups_in_claim
 
     def wake(self) -> None:
@@ -111,16 +114,17 @@ class Poller:
     def begin_claim(self) -> None:
         """Assigns all wake-ups so far to the claim that begins now.
 
-        The jobs that these wake-ups announced are committed, so the claim can find them.
+        The jobs of these wake-ups are committed, so the claim can find them.
         """
         self.is_woken = False
         self._wake_ups_in_claim |= self._new_wake_ups
         self._new_wake_ups = set()
 
     def consume(self, wake_ups: set[WakeUp], *, claimed_all: bool) -> None:
-        """Drops the wake-ups of the jobs that the claim has returned.
+        """Removes the wake-ups of the jobs that the claim has returned.
 
-        Drops a wake-up without a type only if the claim has left no job behind (`claimed_all`).
+        Removes a wake-up without a job type only if the claim has left no job behind
+        (`claimed_all`).
         """
         queues = {wake_up.queue for wake_up in wake_ups}
         consumed = {
@@ -133,16 +137,17 @@ class Poller:
     def reserve(self) -> Reservation:
         """Reserves the poller for jobs that are being stored.
 
-        Even if it is woken in the meantime, it waits up to RESERVATION_TIMEOUT for the outcome of
-        the INSERT.
+        Even if the poller is woken in the meantime, it waits up to RESERVATION_TIMEOUT for the
+        outcome of the INSERT.
         """
         self._reservation = asyncio.get_running_loop().create_future()
         return self._reservation
 
     def deliver(self, reservation: Reservation, rows: Sequence[ClaimedRow]) -> bool:
-        """Ends a reservation with the jobs, or with none if they were not stored.
+        """Ends a reservation. `rows` are the stored jobs, or empty if the jobs were not stored.
 
-        Without jobs the poller continues to sleep. Returns False if the poller no longer waits for the jobs.
+        Without jobs, the poller continues to sleep. Returns False if the poller no longer waits for
+        the jobs.
         """
         if reservation.done():
             return False
@@ -156,8 +161,8 @@ class Poller:
     async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
         """Sleeps until the poller is woken, its client has disconnected, or the time is over.
 
-        Returns the jobs that a sync match has delivered in the meantime. Drops the wake-ups of the
-        last claim: it has found no job, because other pollers claimed the announced jobs first.
+        Returns the jobs that a sync match has delivered in the meantime. Removes the wake-ups of
+        the last claim, because that claim found no job: other pollers had claimed the jobs first.
         """
         self._wake_ups_in_claim = set()
         if seconds > 0 and not self.is_woken and not self._disconnected.done():

@@ -1,6 +1,6 @@
-"""The registry of the connected long polls. It wakes them, and pairs them with new jobs.
+"""The registry of the connected pollers. Wakes pollers, and matches them with new jobs.
 
-Pollers are woken first come, first served, one per job.
+Pollers are woken first come, first served, one poller for each job.
 """
 
 import heapq
@@ -19,13 +19,13 @@ from app.queues.cache import QueueCache
 
 JobTypeNames: TypeAlias = frozenset[str] | None
 
-MAX_MATCHED_JOBS = 32  # jobs of one sync match: this many jobs of any size fit into one response
+MAX_MATCHED_JOBS = 32  # jobs in one sync match: 32 jobs of any size fit into one response
 
 
 class PollerRegistry:
     """Keeps the connected pollers by queue name and accepted job types, in the order of arrival.
 
-    Its keys are names of queues and not ids, because a poller can wait for a queue that does not
+    The keys are names of queues and not ids, because a poller can wait for a queue that does not
     exist yet.
     """
 
@@ -48,10 +48,10 @@ class PollerRegistry:
         self.wake(self._queues.name_by_lane(event.lane), [None] * event.count)
 
     def _on_queue_ready(self, event: QueueReady) -> None:
-        """Wakes one poller of the queue. If that poller leaves jobs behind, another one gets the
-        wake-up.
+        """Wakes pollers of the queue: one for each set of accepted job types.
 
-        `ReadyPoller` handles the event if the queue is not cached, or if it is for all queues.
+        If a woken poller leaves jobs behind, its wake-up goes to another poller. `ReadyPoller`
+        handles the event if the queue is not cached, or if the event is for all queues.
         """
         name = None if event.queue_id is None else self._queues.name_by_id(event.queue_id)
         if name is not None:
@@ -82,8 +82,8 @@ class PollerRegistry:
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
         """Wakes one poller for each job. `job_types` has the type of each job, or None if unknown.
 
-        For jobs of unknown type, wakes that many pollers of each set of accepted types, because a
-        single poller might not accept the job.
+        For a job of unknown type, wakes one poller of each set of accepted types, because a single
+        poller might not accept the job.
         """
         if queue not in self._pollers:
             return
@@ -95,9 +95,9 @@ class PollerRegistry:
                     poller.notify(WakeUp(queue, job_type))
 
     def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poller, list[NewJob]]]:
-        """Pairs sleeping pollers with new jobs, until there are no more jobs or no more pollers.
+        """Matches sleeping pollers with new jobs, until no jobs or no pollers are left.
 
-        Each poller gets the first jobs that it accepts, in the order of a claim.
+        Each poller gets the first jobs that it accepts, in claim order.
         """
         unmatched: dict[str, list[NewJob]] = {}
         for job in sorted(jobs, key=_claim_order, reverse=True):
@@ -113,7 +113,7 @@ class PollerRegistry:
     def _accepting(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
         """Returns the pollers that accept any of these types, in the order of their arrival.
 
-        Does not visit the pollers of other types, of which there may be thousands.
+        Does not visit pollers that accept only other types: there may be thousands of them.
         """
         by_types = self._pollers.get(queue, {})
         accepting = [pollers for types, pollers in by_types.items() if types is None or not types.isdisjoint(job_types)]
@@ -153,7 +153,7 @@ def _asleep_first(pollers: Iterable[Poller]) -> Iterator[Poller]:
 
 
 def _claim_order(job: NewJob) -> tuple[int, UUID]:
-    """Returns the sort key of a job: priority, then age."""
+    """Returns the sort key of a job in claim order: highest priority first, then oldest first."""
     return -job.priority, job.id
 
 

@@ -1,3 +1,4 @@
-"""Statistics and health of queues. Every transition records how it changes the counts, so no
-request counts jobs.
+"""Statistics and health of queues.
+
+Every transition of a job records how it changes the counts, so no request counts jobs.
 """

@@ -1,4 +1,4 @@
-"""Decides whether a queue is healthy, by its configured limits. No I/O."""
+"""Decides by the configured limits of a queue whether the queue is healthy. Does no I/O."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,14 @@ from app.queues.schemas import HealthLimits
 
 LEVELS = ("ok", "warning", "critical")
 _WARNING, _CRITICAL = 1, 2  # indexes in LEVELS
-WARNING_SHARE = 0.8  # of a limit
+WARNING_SHARE = 0.8  # from this share of its limit on, a value is worth a warning
 STALE_SECONDS = 300  # a ready job that waits this long while no poller waits is worth a warning
 
 
 def assess(
     limits: HealthLimits, *, depth: int, age: int | None, dead: int, waiting_polls: int
 ) -> tuple[str, list[str]]:
-    """Returns the verdict on a queue, which is the level of the worst reason, and all reasons."""
+    """Returns the verdict on a queue (the level of the worst reason), and all reasons."""
     reasons = list(_reasons(limits, depth, age, dead, waiting_polls))
     return LEVELS[max((level for level, _ in reasons), default=0)], [reason for _, reason in reasons]
 
@@ -32,7 +32,7 @@ def _reasons(
 
 
 def _check_limit(limit: int | UnsetType, value: int, reason: str) -> Iterator[tuple[int, str]]:
-    """Yields the reason if the value is above the limit, at it or close to it."""
+    """Yields the reason if the value is above the limit, at the limit or close to it."""
     if isinstance(limit, UnsetType):
         return
     if value > limit:

@@ -1,6 +1,6 @@
 """Assembles the statistics of all queues or of one queue.
 
-The cost grows with the number of queues, not of jobs.
+The cost grows with the number of queues, and not with the number of jobs.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
 from app.stats.store import DurationCount, DurationRow, RateRow
 
-WORKER_SECONDS = 60  # a worker that was seen within this time counts
+WORKER_SECONDS = 60  # the statistics count the workers that were seen within this time
 
 
 class StatsService:
@@ -56,8 +56,10 @@ class StatsService:
         return await self._stats(queue.all_lanes, queue.name, self._pollers.count(queue.name), limits)
 
     async def watch_health(self) -> None:
-        """Sets the health metric of the queues that have health limits. A background service calls
-        this periodically."""
+        """Sets the health metric of each queue that has health limits.
+
+        A background service calls this periodically.
+        """
         watched = {queue.name: queue for queue in self._queues.all() if queue.config.health is not UNSET}
         for queue in watched.values():
             self._infra.metrics.queue_health.labels(queue.name).set(
@@ -68,14 +70,18 @@ class StatsService:
         self._watched = set(watched)
 
     async def aggregate(self) -> None:
-        """Adds the stored deltas to the totals and rates. A background service calls this
-        periodically."""
+        """Adds the stored deltas to the totals and rates.
+
+        A background service calls this periodically.
+        """
         for lane in await store.unaggregated_lanes(self._infra.db):
             await store.aggregate(self._infra.db, lane)
 
     async def write_durations(self) -> None:
-        """Writes the durations that were recorded since the last call. After a failure, the next
-        call writes them."""
+        """Writes the durations that were recorded since the last call.
+
+        If that fails, the next call writes them.
+        """
         counts = self._durations.take()
         if not counts:
             return
@@ -118,7 +124,10 @@ class StatsService:
 
 
 def _for_access(stats: Stats, access: Access) -> Stats:
-    """Removes the number of workers if the key is for some queues: workers do not belong to a queue."""
+    """Sets the number of workers to 0 if the API key cannot access all queues.
+
+    The number counts the workers of all queues, because workers do not belong to a queue.
+    """
     return stats if access.all_queues else msgspec.structs.replace(stats, workers=0)
 
 
@@ -139,8 +148,10 @@ def _percentiles(rows: Sequence[DurationRow], kind: str) -> Percentiles | UnsetT
 
 
 def _percentile(rows: Sequence[DurationRow], fraction: float) -> float:
-    """Returns the upper bound of the histogram bucket that contains the percentile. `rows` are in
-    the order of the buckets."""
+    """Returns the upper bound of the histogram bucket that contains the percentile.
+
+    `rows` are in the order of the buckets.
+    """
     remaining = fraction * sum(row.total for row in rows)
     for row in rows:
         remaining -= row.total

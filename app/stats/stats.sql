@@ -1,9 +1,10 @@
--- Statistics. The statement of every transition inserts one row with its changes of the counts, a
--- delta. `aggregate` adds the deltas to totals. Readers add totals and deltas in one snapshot, so
--- counts are exact at any moment. Reading costs the same for ten jobs and for ten million.
+-- Counts, rates and durations of jobs. Every statement that moves jobs to another state inserts one
+-- row with its changes of the counts, a delta. `aggregate` adds the deltas to totals. A reader adds
+-- totals and deltas in one snapshot, so counts are exact at any moment. Reading costs the same for
+-- ten jobs and for ten million.
 
 -- fragment: states
--- A column for each state of a job: the number of jobs, or its change.
+-- One column for each state of a job: the number of jobs in the state, or the change of the number.
 scheduled, blocked, ready, running, completed, cancelled, dead
 
 -- name: unaggregated_lanes
@@ -11,8 +12,8 @@ SELECT DISTINCT lane
 FROM stat_deltas;
 
 -- name: aggregate
--- Adds the deltas of one lane to its totals and rates, and deletes them. If two processes run it at
--- the same time, each delta is deleted, and so added, by only one of them.
+-- Adds the deltas of one lane to its totals and rates, and deletes the deltas. If two processes do
+-- this at the same time, only one of them deletes a delta, and only that process adds the delta.
 WITH deleted AS (
     DELETE FROM stat_deltas
     WHERE lane = :lane
@@ -54,8 +55,8 @@ SET count = durations.count + excluded.count;
 
 -- name: counts
 -- row: CountRow
--- The sums of the totals and of the deltas that are not aggregated yet, of all lanes together, in
--- one snapshot.
+-- Returns the counts of all lanes together: adds the totals, and the deltas that are not aggregated
+-- yet, in one snapshot.
 SELECT
     coalesce(sum(scheduled), 0)::bigint AS scheduled,
     coalesce(sum(blocked), 0)::bigint AS blocked,
@@ -76,8 +77,8 @@ FROM (
 
 -- name: rates
 -- row: RateRow
--- The numbers of events in the last 1, 5 and 60 minutes, from buckets of ten seconds and from the
--- deltas that are not aggregated yet.
+-- Counts the events of the last 1, 5 and 60 minutes. Adds buckets of ten seconds, and the deltas
+-- that are not aggregated yet.
 SELECT
     (sum(enqueued) FILTER (WHERE bucket_start > :since_1))::bigint AS enqueued_1,
     (sum(completed) FILTER (WHERE bucket_start > :since_1))::bigint AS completed_1,
@@ -103,7 +104,7 @@ FROM (
 
 -- name: durations
 -- row: DurationRow
--- The histograms of wait and run times, of all lanes together.
+-- Returns the histograms of wait and run times, of all lanes together.
 SELECT kind, bucket, sum(count)::bigint AS total
 FROM stat_durations
 WHERE lane = ANY(:lanes::int[]) AND minute > :since
@@ -111,10 +112,10 @@ GROUP BY kind, bucket
 ORDER BY kind, bucket;
 
 -- name: oldest_ready
--- The smallest run_at among the first jobs of the first hundred priorities. A loose index scan of
--- jobs_ready finds these jobs with a few probes, however long the queue is. The first job of a
--- priority was created first. It has also waited longest, unless it was created early and became
--- due late.
+-- Estimates the run_at of the ready job that has waited longest: returns the smallest run_at among
+-- the first jobs of the first hundred priorities. A loose index scan of jobs_ready finds these jobs
+-- with a few probes, however long the queue is. The first job of a priority was created before the
+-- others. It has also waited longest, unless it became due long after its creation.
 WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.priority, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)
@@ -141,8 +142,8 @@ SELECT min(run_at)
 FROM first_jobs;
 
 -- name: oldest_pending
--- Like oldest_ready, for pending jobs, which wait for admission: the smallest run_at among the first
--- jobs of the first hundred groups, which a loose index scan of jobs_pending finds.
+-- Like oldest_ready, for pending jobs: returns the smallest run_at among the first jobs of the
+-- first hundred groups. A loose index scan of jobs_pending finds these jobs.
 WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.group_key, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)

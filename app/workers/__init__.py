@@ -1,5 +1,4 @@
-"""Workers: which workers have been seen, and what operators want them to do.
+"""Workers: the list of workers that were seen lately, and the directives that operators set.
 
-The list is for operators and for their directives. It never decides whether a worker still has a
-lease: that is the task of the lease token.
+The list never decides whether a worker still has a lease: the lease token decides.
 """

@@ -1,6 +1,7 @@
-"""Which workers were seen lately, with their directives, and which queues and job types were polled.
+"""Records which workers were seen lately, and which queues and job types were polled.
 
-Kept in memory and synced every second, so that no claim reads or writes the database for them.
+The records and the directives of workers are in memory. They are synced with the database every
+second, so that no claim reads or writes the database for them.
 """
 
 import asyncio
@@ -22,22 +23,24 @@ T = TypeVar("T", str, PolledType)
 Directive = Literal["run", "drain", "stop"]
 
 ANY_TYPE = ""
-MAX_POLLS = 10_000  # per write
+MAX_POLLS = 10_000  # pairs of a queue and a job type in one write
 FORGET_SECONDS = 24 * 60 * 60
-# A table has at most this many times the limit of one caller as rows. Every broker counts on its
-# own, and from zero after a restart; this bound holds for all of them together.
+# The maximum number of rows of a table is this factor times the limit of one caller. Every broker
+# counts the ids of a caller by itself, and from zero after a restart. The maximum of the table
+# holds for all brokers together.
 LIMITS_PER_TABLE = 10
 
 
 class RecentIds(Generic[T]):
-    """The ids that callers have used lately, of workers or of polls. Lists a limited number for
-    each caller, and writes the listed ids to their table.
+    """Lists the ids that callers used lately, a limited number for each caller.
 
-    Without the limit, a key with the scope `work` could fill the tables and the memory. A worker
-    that makes up a new id for every claim is a common mistake. Its requests are served like any
-    others; only the list of workers, with their directives, and the poll history do not grow beyond
-    the limit. An id that has not been seen for a day no longer counts; the cleaner deletes it from
-    its table, too.
+    The ids are worker ids, or polled queues and job types. `write` stores the listed ids in their
+    table.
+
+    Without the limit, an API key with the scope `work` could fill the tables and the memory. A
+    common mistake is a worker that invents a new id for every claim. Its requests are served like
+    any others, but beyond the limit its ids are not listed. An id that was not seen for a day no
+    longer counts, and the cleaner deletes its row.
     """
 
     def __init__(
@@ -48,17 +51,20 @@ class RecentIds(Generic[T]):
         max_unwritten: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`write_ids` gets sorted ids, and how many rows their table may have."""
+        """`write_ids` gets sorted ids, and the maximum number of rows of their table."""
         self._limit = limit
         self._write_ids: Callable[[Sequence[T], int], Awaitable[None]] = write_ids
         self._max_unwritten = max_unwritten
         self._clock = clock
-        self._by_caller: dict[str, dict[T, float]] = {}  # id -> last seen, the oldest first
+        self._by_caller: dict[str, dict[T, float]] = {}  # id -> time when it was last seen, oldest first
         self._unwritten: set[T] = set()
         self._write_lock = asyncio.Lock()
 
     def record(self, recent_id: T, caller: str) -> bool:
-        """Lists the id, and writes it later. Returns False if the limit of the caller is reached."""
+        """Lists the id, so that the next `write` stores it.
+
+        Returns False if the caller has reached its limit.
+        """
         if recent_id in self._unwritten or len(self._unwritten) >= self._max_unwritten:
             return True
         ids, now = self._by_caller.setdefault(caller, {}), self._clock()
@@ -74,8 +80,7 @@ class RecentIds(Generic[T]):
     async def write(self) -> None:
         """Writes the ids that were recorded before the call.
 
-        Waits for a write that is running: it may be writing these ids, and the caller is about to
-        read them.
+        Waits for a running write first: it may have these ids, and the caller reads them next.
         """
         async with self._write_lock:
             ids, self._unwritten = self._unwritten, set()
@@ -96,7 +101,7 @@ class WorkerRegistry:
         self._events = events
         self._seen = RecentIds[str](infra.settings.max_workers_per_key, self._write_workers)
         self._directives: dict[str, str] = {}
-        self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
+        self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer result
 
     def record_seen(self, worker_id: str | None, caller: str) -> None:
         if worker_id is not None and not self._seen.record(worker_id, caller):
@@ -106,9 +111,9 @@ class WorkerRegistry:
         return self._directives.get(worker_id or "", "run")
 
     async def sync(self) -> None:
-        """Writes the workers that were seen, and reads the directives that other brokers have set.
+        """Writes the workers that were seen, and reads all directives.
 
-        Publishes the workers that have got or lost a directive.
+        Publishes an event for each worker that has got or lost a directive.
         """
         await self._seen.write()
         async with self._read_lock:
@@ -146,10 +151,10 @@ class WorkerRegistry:
 
 
 class PollHistory:
-    """Which queues and job types were polled lately.
+    """Records which queues and job types were polled lately.
 
-    With it `explain` can tell that no worker polls for a job. The history of each caller is
-    bounded: a worker may poll for any name it likes.
+    `explain` uses the history to report that no worker polls for a job. The history of each caller
+    is limited, because a worker may poll for invented names.
     """
 
     def __init__(self, *, infra: Infrastructure) -> None:

@@ -21,9 +21,10 @@ WorkerId = Annotated[NameParameter, Path()]
 
 @router.get("/workers", **operation(WorkerList, scopes=READ, all_queues=True))
 async def list_workers(workers: WorkerRegistryDep, page: Page) -> Response:
-    """Lists the workers that were active within the last day, with the number of leases they hold.
+    """Lists the workers that were active lately, with the number of leases that each holds.
 
-    At most `max_workers_per_key` workers per API key are listed (see `/limits`).
+    A worker is listed for a day after its last request, or for 7 days if its directive is `drain`
+    or `stop`. At most `max_workers_per_key` workers per API key are listed (see `/limits`).
     """
     return (await workers.page(page)).response()
 

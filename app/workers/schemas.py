@@ -6,7 +6,7 @@ from app.http.schema_types import UNSET, Instant, Int32, ResponseModel, UnsetTyp
 class Worker(ResponseModel):
     """A worker that has polled for jobs or sent a heartbeat.
 
-    `directive` is what operators want it to do: `run`, `drain` (finish the jobs that it holds and
+    `directive` says what the worker should do: `run`, `drain` (finish the jobs that it holds and
     claim no more) or `stop` (release its jobs and exit).
     """
 

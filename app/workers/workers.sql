@@ -1,8 +1,9 @@
--- Workers and poll history. A maintenance service writes them, at most once a second, for all
--- workers that were seen since its last write. A claim never writes them.
+-- Reads and writes the workers and the poll history. A background service writes both every second,
+-- for all workers and polls since its last write. For a request that reads the tables, the broker
+-- writes before it reads. A claim never writes them.
 
 -- name: record_workers
--- Adds workers only if the table then has at most :max_rows rows. Known workers are updated in any
+-- Adds workers only if the table then has at most :max_rows rows. Updates stored workers in any
 -- case. The rows are counted only if there is a new worker.
 INSERT INTO workers (id, last_seen_at)
 SELECT seen.id, :now
@@ -14,7 +15,8 @@ ON CONFLICT (id) DO UPDATE
 SET last_seen_at = greatest(workers.last_seen_at, excluded.last_seen_at);
 
 -- name: workers_with_directive
--- Workers that should drain or stop. There are few of them; every broker reads them every second.
+-- Reads the workers that should drain or stop. Every broker reads them every second, because there
+-- are few of them.
 SELECT id, directive
 FROM workers
 WHERE directive <> 'run';
@@ -27,7 +29,7 @@ RETURNING id;
 
 -- name: list_workers
 -- row: WorkerRow
--- Counts held leases by reading the index of leases, not the backlog.
+-- Lists workers. Counts their leases in the index of leases, without reading the waiting jobs.
 SELECT workers.id, workers.directive, workers.last_seen_at, coalesce(held.leases, 0) AS leases
 FROM workers
 LEFT JOIN (
@@ -48,14 +50,14 @@ FROM workers
 WHERE workers.id = :id;
 
 -- name: delete_workers
--- Deletes workers that were not seen since :seen_before. Those with a directive are kept if they
--- were seen since :directed_seen_before, because they may come back.
+-- Deletes workers that were last seen before :seen_before. Keeps a worker with a directive until
+-- :directed_seen_before, because the worker may come back.
 DELETE FROM workers
 WHERE last_seen_at < :seen_before AND (directive = 'run' OR last_seen_at < :directed_seen_before)
 RETURNING id;
 
 -- name: record_polls
--- Adds rows only if the table then has at most :max_rows rows, like record_workers.
+-- Adds polls only if the table then has at most :max_rows rows, like record_workers.
 INSERT INTO poll_history (queue, job_type, last_polled_at)
 SELECT input.queue, input.job_type, :now
 FROM unnest(:queues::text[], :job_types::text[]) AS input (queue, job_type)
@@ -66,7 +68,7 @@ ON CONFLICT (queue, job_type) DO UPDATE
 SET last_polled_at = greatest(poll_history.last_polled_at, excluded.last_polled_at);
 
 -- name: last_polled
--- The last poll of this queue that accepts jobs of this type.
+-- Returns the time of the last poll of this queue that accepts jobs of this type.
 SELECT max(last_polled_at)
 FROM poll_history
 WHERE queue = :queue AND job_type IN ('', :job_type);
