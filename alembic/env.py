@@ -1,5 +1,8 @@
-"""Runs migrations on asyncpg: one migrator at a time, which never waits long for a lock that claims
-need."""
+"""Runs the migrations with asyncpg.
+
+Only one process migrates at a time. It never waits long for a table lock, because claims would have
+to wait behind the migration.
+"""
 
 import asyncio
 import time
@@ -12,12 +15,13 @@ from app.db.tables import metadata
 
 
 def migrate(connection: Connection) -> None:
-    # Settings of the session, not of the transaction, so that a revision with CREATE INDEX
-    # CONCURRENTLY has them, too.
+    # These settings apply to the session and not to a transaction, so that they also apply to a
+    # revision with CREATE INDEX CONCURRENTLY.
     for name, value in (("lock_timeout", LOCK_TIMEOUT), ("statement_timeout", "0"), ("timezone", "UTC")):
         connection.execute(text(f"SET {name} = '{value}'"))
     connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
-    # The migration lock is of the session, not of the transaction, because every revision commits.
+    # The migration lock belongs to the session and not to a transaction, because every revision
+    # commits.
     while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
         # An open transaction would block the other migrator's CREATE INDEX CONCURRENTLY.
         connection.commit()

@@ -1,11 +1,12 @@
--- Small tables without a lane: the configuration, which every broker process caches, and what the
--- brokers record about workers and themselves. The statements that enqueue, claim and settle jobs
--- do not write to them.
+-- Small tables without a lane: the configuration, which every broker process caches, and records
+-- about workers and brokers. The statements that enqueue, claim and settle jobs do not write to
+-- these tables.
 
--- `config` is the configuration as JSON text, as it was sent. A deleted queue keeps its id and its
--- row, because its finished jobs still have its name. Groups are distributed over `group_lanes`
--- lanes. That number becomes the number of `lanes` as soon as no job of a group is left that would
--- then belong to another lane.
+-- Queues. `config` is the configuration as JSON text, as it was sent. A deleted queue keeps its id
+-- and its row, because the API still shows the name of the queue in finished jobs. Groups are
+-- distributed over `group_lanes` lanes. If `lanes` is changed, `group_lanes` follows as soon as the
+-- queue has no live job and no dead letter with a group, because a group in two lanes would lose
+-- its order.
 CREATE TABLE queues (
     id            int         PRIMARY KEY CHECK (id BETWEEN 1 AND 65535),
     name          text        NOT NULL UNIQUE,
@@ -38,8 +39,7 @@ CREATE TABLE schedules (
 
 CREATE INDEX schedules_next_run_at ON schedules (next_run_at);
 
--- The keys that may call the API. Only an HMAC of the secret is stored. Rows stay when a key is
--- revoked.
+-- API keys. Only an HMAC of the secret is stored. The row of a revoked key is kept.
 CREATE TABLE api_keys (
     id                  text        PRIMARY KEY,
     name                text        NOT NULL,
@@ -62,10 +62,11 @@ CREATE TABLE config_versions (
 
 INSERT INTO config_versions (name, number) VALUES ('policies', 1), ('cooldowns', 1), ('api_keys', 1);
 
--- By how much a clock of a broker is behind the database's clock after a jump ahead (see
--- app/db/retention_clock.py). longshore_enqueue_v1 reads it, because SQL cannot detect a jump. Both
--- instants are of the database's clock: after a jump back, or a day later, a row has no effect,
--- even if its broker no longer runs.
+-- Clock lags: by how many seconds a clock of a broker is behind the database's clock after the
+-- database's clock has jumped ahead (see app/db/retention_clock.py). longshore_enqueue_v1 reads
+-- this table, because SQL cannot detect a jump. `starts_at` and `ends_at` are times of the
+-- database's clock. So a row has no effect after a jump back, or a day later, even if its broker no
+-- longer runs.
 CREATE TABLE clock_lags (
     clock     text        NOT NULL,
     broker    uuid        NOT NULL,
@@ -89,8 +90,8 @@ CREATE TABLE poll_history (
     PRIMARY KEY (queue, job_type)
 );
 
--- Which process runs a service that only one process needs to run. A row with an expiry works
--- behind a pooler, and an advisory lock does not.
+-- Leaders: which process runs a background service that must not run twice. The table has rows with
+-- an expiry, because advisory locks do not work behind a connection pooler.
 CREATE TABLE leaders (
     service    text        PRIMARY KEY,
     holder     uuid        NOT NULL,

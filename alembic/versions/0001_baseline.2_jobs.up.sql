@@ -1,17 +1,19 @@
--- Jobs, deduplication keys, and the tables of limits and dependencies. All have a lane, by which a
--- cluster can be sharded.
+-- Jobs, deduplication keys, and the tables of limits and dependencies. All these tables have a
+-- lane, by which a cluster can be sharded.
 
--- Unfinished jobs: scheduled, blocked, ready, pending, running. Columns that change come first, the
--- payload last: if a new row version is written to the same page, Postgres logs only the part that
--- differs. The fillfactor leaves space for it. In each part, columns of fixed width come first.
+-- Unfinished jobs: scheduled, blocked, ready, pending, running.
 --
---  * A pending job waits for admission to its group. Callers see it as ready.
---  * `admission` is the number of the admission, in a fair queue its pass. NULL: not admitted.
+--  * Columns that change come first, the payload comes last. If Postgres writes a new row version
+--    to the same page, it logs only the part that differs. The fillfactor leaves space for the new
+--    version. Among the columns that change, and among the others, those of fixed width come first.
+--  * A pending job waits until the group scheduler admits it. Callers see the job as ready.
+--  * `admission` is the number of the admission, in a fair queue the number of the pass. NULL: not
+--    admitted.
 --  * `uses_slot`: the lease counts against max_running.
 --  * `quota_owner`: the name of the key that claimed the job, if the key has a quota of leases.
---  * `has_dependents`: other jobs wait for this one. `waiting_for`: the parents that have not
+--  * `has_dependents`: other jobs wait for this job. `waiting_for`: the parents that have not
 --    finished.
---  * Columns of optional features are NULL for jobs that do not use them, and then cost nothing.
+--  * Columns of optional features are NULL for jobs without these features, and then take no space.
 CREATE TABLE jobs (
     lane                int         NOT NULL,
     attempt             smallint    NOT NULL DEFAULT 0,
@@ -64,24 +66,26 @@ CREATE TABLE jobs (
     autovacuum_analyze_scale_factor = 0.5
 );
 
--- Read by claims: one lane, in exactly their order. Contains only ready jobs.
+-- For claims: has the jobs of a lane in exactly the order in which they are claimed. Contains only
+-- ready jobs.
 CREATE INDEX jobs_ready ON jobs (lane, priority DESC, id) WHERE state = 'ready';
 
--- Read by claims of a fair queue.
+-- For claims of a fair queue.
 CREATE INDEX jobs_admitted ON jobs (lane, priority DESC, admission, id) WHERE state = 'ready' AND admission IS NOT NULL;
 
--- The job that is due next is the first entry, however many jobs are scheduled.
+-- For the job scheduler. The job that is due next is the first entry, however many jobs are
+-- scheduled.
 CREATE INDEX jobs_due ON jobs (run_at) WHERE state = 'scheduled';
 
--- Expired leases are at its start. Contains worker_id, so that reconciling the leases of a worker
--- reads only the rows of that worker.
+-- Leases. Expired leases are at the start of the index. Contains worker_id, so that a query for the
+-- leases of one worker reads only the rows of that worker.
 CREATE INDEX jobs_leased ON jobs (lease_expires_at, worker_id) WHERE lease_expires_at IS NOT NULL;
 
 -- Pending jobs, which wait for admission, by group and age. In a fair queue the jobs without a
 -- group form a group, too.
 CREATE INDEX jobs_pending ON jobs (lane, coalesce(group_key, ''), id) WHERE state = 'pending';
 
--- Admitted jobs, by group: finds how many there are, and the last admission of each priority.
+-- Admitted jobs, by group: for the number of admitted jobs and the last admission of each priority.
 CREATE INDEX jobs_admissions ON jobs (lane, coalesce(group_key, ''), priority, admission) WHERE admission IS NOT NULL;
 
 -- Leases that count against max_running.
@@ -93,9 +97,9 @@ CREATE INDEX jobs_quota_owner ON jobs (quota_owner) WHERE quota_owner IS NOT NUL
 -- Jobs with a start deadline: they become dead if no worker has started them by then.
 CREATE INDEX jobs_start_deadline ON jobs (expires_at) WHERE expires_at IS NOT NULL AND lease_expires_at IS NULL;
 
--- Completed and cancelled jobs. Partitioned by the time until which they are kept, so that queues
--- with different retention share partitions, and retention is a DROP (or a DETACH, for jobs to be
--- archived) and never a DELETE.
+-- Completed and cancelled jobs, partitioned by the time until which they are kept. So queues with
+-- different retention share partitions. Jobs past their retention are removed by dropping their
+-- partition, or by detaching it if they are to be archived, and never by DELETE.
 CREATE TABLE finished_jobs (
     lane                int         NOT NULL,
     attempt             smallint    NOT NULL,
@@ -135,7 +139,8 @@ CREATE TABLE finished_jobs (
 
 CREATE INDEX finished_jobs_id ON finished_jobs (lane, id);
 
--- Contains rows of days without a partition, so that no settlement fails because one is missing.
+-- Contains the rows of days without a partition, so that no settlement fails because of a missing
+-- partition.
 CREATE TABLE finished_jobs_default PARTITION OF finished_jobs DEFAULT;
 
 -- Dead jobs with their reason and history, until they are replayed, purged or past retention.
@@ -177,13 +182,19 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (lane, id)
 );
 
--- Does not contain the id: otherwise, stale statistics make the planner look up ids in this index.
+-- Does not contain the id, because with stale statistics the planner would look up ids in this
+-- index.
 CREATE INDEX dead_letters_dead_at ON dead_letters (dead_at);
 
 -- Deduplication keys: idempotency keys of enqueues and claims, and unique keys, on 256 lanes of
--- their own. The primary key serializes transactions that use the same key. `job_id`, for unique
--- keys: the job that has the key. `response`: what a repeated call returns; for a unique key
--- whether the job has it while it is live or for a given time.
+-- their own. The primary key serializes transactions that use the same key.
+--
+--  * `job_id`, only for unique keys: the job that got the key last.
+--  * `fingerprint`, only for idempotency keys of enqueues: the digest of the request's body.
+--  * `response` of an idempotency key: the results of the first enqueue, or the receipt of the
+--    first claim. A repeated call returns the same.
+--  * `response` of a unique key: `life` if the job has the key while it waits or runs, `window` if
+--    the job has the key until `expires_at`.
 CREATE TABLE deduplication_keys (
     lane        int         NOT NULL,
     digest      uuid        NOT NULL,
@@ -196,15 +207,15 @@ CREATE TABLE deduplication_keys (
 
 CREATE INDEX deduplication_keys_expires_at ON deduplication_keys (expires_at);
 
--- Lane locks: one row per lane with limits. Every transaction that admits or claims jobs of such a
--- lane locks it first. Negative numbers are the locks of queues (max_waiting) and of callers
--- (max_leases).
+-- Lane locks: one row per lane with limits or held groups. A transaction that admits or claims jobs
+-- of such a lane locks its row first. Rows with negative numbers are queue locks (for max_waiting)
+-- and caller locks (for max_leases).
 CREATE TABLE lane_locks (
     lane int PRIMARY KEY
 );
 
 -- Rate-limit usage: how many jobs were claimed under a rate limit, and when. The statement that
--- inserts a row deletes those that are older than the period of the rate.
+-- inserts a row deletes the rows that are older than the period of the rate.
 CREATE TABLE rate_limit_usage (
     lane  int         NOT NULL,
     at    timestamptz NOT NULL,
@@ -223,7 +234,7 @@ CREATE TABLE group_cooldowns (
     PRIMARY KEY (lane, group_key)
 );
 
--- Dependencies: which child waits for which parent. The lane is that of the parent.
+-- Dependencies: which child waits for which parent. `lane` is the lane of the parent.
 CREATE TABLE dependents (
     lane      int  NOT NULL,
     parent_id uuid NOT NULL,
@@ -231,8 +242,8 @@ CREATE TABLE dependents (
     PRIMARY KEY (lane, parent_id, child_id)
 );
 
--- Finished parents that have waiting children. Inserted by the statement that finishes the parent,
--- deleted when all children have been resolved.
+-- Finished parents whose children are still to be unblocked or cancelled. The statement that
+-- finishes a parent inserts its row. The dependency resolver deletes the row afterwards.
 CREATE TABLE finished_parents (
     lane  int  NOT NULL,
     id    uuid NOT NULL,

@@ -27,7 +27,7 @@ CREATE TABLE stat_totals (
     dead      bigint NOT NULL
 );
 
--- Numbers of events, in buckets of ten seconds.
+-- Numbers of events in each period of ten seconds.
 CREATE TABLE stat_rates (
     lane         int         NOT NULL,
     bucket_start timestamptz NOT NULL,
@@ -38,8 +38,8 @@ CREATE TABLE stat_rates (
     PRIMARY KEY (lane, bucket_start)
 );
 
--- Histograms of wait and run times with fixed bucket bounds, so that percentiles cost the same for
--- ten jobs and for ten million.
+-- Histograms of waiting and running times. The bucket bounds are fixed, so that percentiles cost
+-- the same for ten jobs and for ten million.
 CREATE TABLE stat_durations (
     lane   int         NOT NULL,
     minute timestamptz NOT NULL,

@@ -1,6 +1,7 @@
 -- Functions that create and retire partitions of finished_jobs, one per day of keep_until. They run
--- as the schema's owner, so that the broker's role needs no privilege to create or drop tables. If
--- one has to wait for a lock, it fails, and the service that calls it tries again a minute later.
+-- as the schema's owner, so that the broker's role needs no privilege to create or drop tables. A
+-- function fails if it has to wait 200 ms for a lock. The service `partitions`, which calls these
+-- functions, tries again a minute later.
 
 CREATE FUNCTION create_finished_partition(day date, archived boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET timezone = 'UTC' SET lock_timeout = '200ms'
@@ -38,8 +39,8 @@ BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
         RETURN false;
     END IF;
-    -- Counts before it locks: no row is added to a past day, and no transaction may wait while a
-    -- whole day is counted.
+    -- Counts the rows before it locks the table, because no transaction may wait while a whole day
+    -- is counted. No row is added to a past day in the meantime.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')
@@ -55,8 +56,8 @@ BEGIN
 END
 $$;
 
--- A SECURITY DEFINER function finds objects of this schema only: it searches the temporary tables of
--- its caller last. Only grantees may call it.
+-- The functions are SECURITY DEFINER, so they must find only objects of this schema: they search
+-- the temporary tables of their caller last. Only roles that were granted EXECUTE may call them.
 DO $$
 BEGIN
     EXECUTE format(

@@ -1,14 +1,17 @@
 -- longshore_enqueue_v1 enqueues a job in the caller's own transaction, for services that share the
--- database. It does in SQL what app/enqueue does for HTTP; tests compare both (tests/sql/enqueue).
--- This file has its values and checks, `6_enqueue_rows` the rows that it reads and locks,
--- `7_enqueue` the function itself.
+-- database. It does the same as an enqueue over HTTP (app/enqueue); tests compare both
+-- (tests/sql/enqueue).
 --
---  * Never NOTIFY: it takes a cluster-wide lock at the caller's commit. The brokers' periodic polls
---    find the job within a second.
+--     5_enqueue_checks   functions that compute values and check arguments
+--     6_enqueue_rows     functions that read, lock and change rows
+--     7_enqueue          longshore_enqueue_v1 itself
+--
+--  * The function never calls NOTIFY, because NOTIFY takes a cluster-wide lock at the caller's
+--    commit. The periodic polls of the brokers find the job within a second.
 --  * Locks are held until the caller's commit. Lock order: see app/leases/leases.sql.
---  * Limits that are settings for HTTP have their default values here: SQL does not know the
---    brokers' settings.
---  * No string has a backslash unless it begins with E: callers may have
+--  * Limits that the HTTP API reads from the settings have their default values here, because SQL
+--    does not know the settings of the brokers.
+--  * A string with a backslash must begin with E, because callers may have turned
 --    standard_conforming_strings off.
 
 -- Like shared_digest in app/db/lanes.py: hashes a text to 128 bits.
@@ -20,7 +23,7 @@ BEGIN
 END
 $$;
 
--- Like lane_of in app/db/lanes.py: extracts the lane from a job id, 24 bits from the 67th on.
+-- Like lane_of in app/db/lanes.py: extracts the lane from a job id. The lane is in bits 67 to 90.
 CREATE FUNCTION longshore_lane_of(job_id uuid) RETURNS int
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -32,8 +35,8 @@ BEGIN
 END
 $$;
 
--- Like JobIdGenerator in app/db/lanes.py: generates a job id. Has the fraction of the millisecond
--- in place of the counter.
+-- Like JobIdGenerator in app/db/lanes.py: generates a job id. The id has the fraction of the
+-- millisecond in place of the counter.
 CREATE FUNCTION longshore_generate_id(job_lane int, created_at timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
@@ -47,8 +50,8 @@ BEGIN
 END
 $$;
 
--- Like app/http/strict_json.py: says what is wrong with a document that Postgres accepts but that
--- other parsers reject or read differently. Returns NULL if nothing is wrong.
+-- Like app/http/strict_json.py: returns the fault of a document that Postgres accepts but that
+-- other parsers reject or read differently. Returns NULL if the document has no fault.
 CREATE FUNCTION longshore_find_json_fault(document json, max_bytes int) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -105,8 +108,8 @@ BEGIN
 END
 $$;
 
--- Like RetryPolicy in app/queues/schemas.py: says what is wrong with a retry policy. Returns NULL
--- if nothing is wrong.
+-- Like RetryPolicy in app/queues/schemas.py: returns the fault of a retry policy. Returns NULL if
+-- the policy is valid.
 CREATE FUNCTION longshore_find_retry_fault(retry json) RETURNS text
 LANGUAGE plpgsql
 AS $$

@@ -1,9 +1,8 @@
--- The rows that longshore_enqueue_v1 reads, locks and changes besides its job. See
--- `5_enqueue_checks`.
+-- Functions that longshore_enqueue_v1 calls to read, lock and change rows, except the row of the
+-- new job. See `5_enqueue_checks`.
 
--- Like app/queues/creator.py: returns the queue, and creates it if it is unknown. A deleted queue
--- is restored by the first broker that finds a job in it. Transactions that create the same queue
--- wait for this commit.
+-- Like app/queues/creator.py: returns the queue of this name, and creates it if it does not exist.
+-- Other transactions that create the same queue wait until this transaction ends.
 CREATE FUNCTION longshore_find_or_create_queue(queue_name text) RETURNS queues
 LANGUAGE plpgsql
 AS $$
@@ -13,8 +12,9 @@ BEGIN
     FOR tries IN 1..20 LOOP
         SELECT * INTO queue FROM queues WHERE name = queue_name;
         IF queue.id IS NOT NULL THEN
-            -- Also if deleted: brokers restore it when they find a job in it, and no call waits
-            -- for this commit.
+            -- Returns a deleted queue, too. The first broker that finds a job in the queue
+            -- undeletes it. If this function undeleted the queue, other calls would have to wait
+            -- until this transaction ends.
             RETURN queue;
         ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
             RAISE EXCEPTION USING
@@ -35,8 +35,8 @@ BEGIN
 END
 $$;
 
--- Like needs_admission in app/queues/cache.py: whether a job of this group waits for admission. If
--- that is uncertain, it waits, because pending jobs are checked periodically.
+-- Like needs_admission in app/queues/cache.py: returns whether a new job of this group needs an
+-- admission. Returns true if that is uncertain, because brokers check pending jobs periodically.
 CREATE FUNCTION longshore_needs_admission(queue queues, job_lane int, job_group text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
@@ -49,9 +49,9 @@ BEGIN
 END
 $$;
 
--- Like RetentionClock in app/db/retention_clock.py: returns the time by which retention (clock
--- `retention`) or the ends of unique keys (clock `unique_windows`) are decided. Of several brokers,
--- the one whose clock is furthest behind counts.
+-- Like RetentionClock in app/db/retention_clock.py: returns the time of a clock that follows a jump
+-- ahead only after a day. The clock `retention` is for retention, the clock `unique_windows` for
+-- the ends of unique keys. If the brokers have different lags, the largest lag counts.
 CREATE FUNCTION longshore_lagging_time(clock_name text, called_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql
 AS $$
@@ -64,8 +64,9 @@ BEGIN
 END
 $$;
 
--- Like app/enqueue/uniqueness.py: returns the job that has the key, if any. Locks the key: other
--- enqueues with this key, over HTTP or SQL, wait for this commit.
+-- Like app/enqueue/uniqueness.py: returns the id of the job that has the key, or NULL if the key is
+-- free. Locks the key: other enqueues with the key, over HTTP or SQL, wait until this transaction
+-- ends.
 CREATE FUNCTION longshore_find_unique_key(key_digest uuid, called_at timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
@@ -155,8 +156,8 @@ BEGIN
 END
 $$;
 
--- Like _enforce_max_waiting in app/enqueue/draft_writer.py: raises if the queue is full. The queue
--- lock makes counting and inserting atomic. It is held until this commit.
+-- Like _enforce_max_waiting in app/enqueue/draft_writer.py: raises an error if the queue is full.
+-- The queue lock makes counting and inserting atomic. It is held until this transaction ends.
 CREATE FUNCTION longshore_check_max_waiting(queue queues) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -194,9 +195,10 @@ BEGIN
 END
 $$;
 
--- (any) -> (the same, with dependents)
--- Like app/enqueue/parents.py: marks and returns the parents that exist. A parent without a final
--- state is unfinished and cannot finish before this commit.
+-- Any live state -> the same state, with has_dependents.
+-- Like app/enqueue/parents.py: returns the parents that exist, with their final states. Marks and
+-- locks the live parents. The final state of a live parent is NULL, and the parent cannot finish
+-- before this transaction ends.
 CREATE FUNCTION longshore_mark_parents(parent_ids uuid[], called_at timestamptz)
 RETURNS TABLE (parent_id uuid, final_state text)
 LANGUAGE plpgsql

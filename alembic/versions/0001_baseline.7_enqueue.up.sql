@@ -1,8 +1,11 @@
 -- (nothing) -> ready | pending | scheduled | blocked | cancelled
 --
--- Enqueues a job. Returns its id, or that of the existing job with the same unique key. NULL means
--- absent; a JSON null is a payload. The payload is stored as written. The schema of its job type is
--- not applied. Rejects what HTTP rejects, also times before 1970 and the names `.` and `..`.
+-- Enqueues a job. Returns the id of the job, or of the existing job with the same unique key.
+--
+--  * An argument that is NULL counts as absent, but a JSON null is a payload.
+--  * The payload is stored as written. The payload schema of the job type is not applied.
+--  * Rejects the same arguments as the HTTP API, including times before 1970 and the names `.` and
+--    `..`.
 CREATE FUNCTION longshore_enqueue_v1(
     job_type text,
     payload json DEFAULT '{}',
@@ -42,7 +45,8 @@ DECLARE
     existing_parents uuid[];
     parent_failed boolean;
 BEGIN
-    -- Like JobCreate in app/enqueue/schemas.py and _find_faults in app/enqueue/parser.py.
+    -- The same checks as JobCreate in app/enqueue/schemas.py and _find_faults in
+    -- app/enqueue/parser.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$'
@@ -97,8 +101,8 @@ BEGIN
             ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
     END IF;
 
-    -- Like JobDefaults in app/enqueue/parser.py: a field that the job omits comes from its type,
-    -- then its queue, then the default of the settings.
+    -- Like JobDefaults in app/enqueue/parser.py: the value of a field that the job omits comes from
+    -- its job type, else from its queue, else from the default of the settings.
     queue_row := longshore_find_or_create_queue(coalesce(queue, 'default'));
     queue_config := queue_row.config;
     SELECT job_types.config::jsonb - 'payload_schema'
@@ -241,8 +245,9 @@ BEGIN
 END
 $$;
 
--- A SECURITY DEFINER function finds objects of this schema only: it searches the temporary tables of
--- its caller last. Only grantees may call it.
+-- longshore_enqueue_v1 is SECURITY DEFINER, so it must find only objects of this schema: it
+-- searches the temporary tables of its caller last. Only roles that were granted EXECUTE may call
+-- it.
 REVOKE EXECUTE ON FUNCTION longshore_digest, longshore_lane_of, longshore_generate_id, longshore_find_json_fault,
     longshore_find_retry_fault, longshore_find_or_create_queue, longshore_needs_admission, longshore_lagging_time,
     longshore_find_unique_key, longshore_replace_waiting, longshore_check_max_waiting, longshore_mark_parents,

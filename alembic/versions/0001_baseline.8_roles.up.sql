@@ -1,6 +1,6 @@
 -- Creates the roles longshore_producer, which may call longshore_enqueue_v1, and longshore_broker,
--- which may do what a broker does. Roles belong to the whole server: the migration of another
--- database may have created them already, or may be creating them now.
+-- which has the privileges that a broker needs. Roles belong to the whole server: the migration of
+-- another database may have created them already, or may be creating them now.
 
 DO $$
 BEGIN
@@ -23,17 +23,19 @@ BEGIN
 END
 $$;
 
--- Grants what a broker needs to longshore_broker, or to a role of another name. May be repeated.
+-- Grants a role, longshore_broker or a role with another name, the privileges that a broker needs.
+-- The call can be repeated.
 --
 --  * Partitions of finished jobs are created and dropped by functions that run as their owner.
 --    Apart from these functions, the broker's role can neither create, alter, drop nor truncate a
 --    table.
 --  * The broker can insert finished jobs and cannot change them.
---  * Must be called by the owner of the tables or by a role that may act for it: Postgres lets no
---    other role grant these privileges.
---  * No default privileges: they would apply to each new partition, too.
---  * A later migration that creates a table grants it in this function, and to every role that has
---    `jobs`.
+--  * The caller must be the owner of the tables or a member of the owner's role, because Postgres
+--    lets no other role grant these privileges.
+--  * The function grants no default privileges, because these would apply to each new partition,
+--    too.
+--  * A later migration that creates a table must add the table to this function, and must grant it
+--    to every role that has privileges on `jobs`.
 CREATE FUNCTION grant_to_broker(grantee name) RETURNS void
 LANGUAGE plpgsql
 AS $$

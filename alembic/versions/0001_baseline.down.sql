@@ -1,5 +1,6 @@
--- The roles stay: they belong to the whole server, and logins of brokers and of other services are
--- members of them. Other grantees of grant_to_broker keep their privileges on the schema.
+-- Keeps the roles, because they belong to the whole server, and because logins of brokers and of
+-- other services are members of these roles. Other roles to which grant_to_broker has granted
+-- privileges keep their privilege on the schema.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'longshore_broker') THEN

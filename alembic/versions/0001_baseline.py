@@ -1,7 +1,7 @@
-"""The whole schema: tables, functions, the enqueue function for other services, and roles.
+"""Creates the whole schema: tables, functions, the enqueue function for other services, and roles.
 
-Why these tables: a claim reads an index that contains only ready jobs; finished jobs are removed by
-dropping partitions; statistics are sums of deltas, not counts of rows.
+The reasons for the design of the tables: a claim reads an index that contains only ready jobs;
+finished jobs are removed by dropping partitions; statistics are sums of deltas, not counts of rows.
 """
 
 from app.db.migrations import run_files

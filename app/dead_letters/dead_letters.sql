@@ -1,5 +1,5 @@
--- Dead letters: replay, purge, and retention. Lists and groups are in listing.py. Why `id = ANY` is
--- written in addition to a join: see leases.sql.
+-- Dead letters: replay, purge, and retention. Lists and groups are in listing.py. leases.sql
+-- explains why a statement with a join also has the condition `id = ANY`.
 
 -- fragment: removed_job
 -- The columns of RemovedRow.
@@ -7,7 +7,7 @@ id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, met
 payload, timeout_seconds
 
 -- fragment: kept_columns
--- Columns that a replayed job takes over from its dead letter.
+-- The columns that a replay copies unchanged from the dead letter to the job.
 attempts, job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from
 
 -- fragment: deleted_counted
@@ -26,10 +26,10 @@ counted AS (
 -- The job keeps its id and its attempt records (`attempts`); the counter `attempt` starts again at
 -- 0. Of two concurrent replays, one finds no row.
 --
---  * Where :payload is NULL the payload is unchanged. :priority and :max_attempts override those of
---    every job, unless they are NULL.
---  * Without dependents, has_dependents is NULL rather than false, because NULL takes no space in
---    the row.
+--  * :payload has the new payload of each job, or NULL if the payload is unchanged.
+--  * :priority and :max_attempts override the values of all jobs, unless they are NULL.
+--  * For a job without dependents, has_dependents is NULL rather than false, because NULL takes no
+--    space in the row.
 WITH deleted AS (
     DELETE FROM dead_letters
     USING unnest(:id::uuid[], :state::text[], :run_at::timestamptz[], :payload::text[])
@@ -66,7 +66,7 @@ SELECT {{moved_job}}
 FROM replayed;
 
 -- name: payloads
--- The payloads of dead letters, to be merged with a patch.
+-- The payloads of dead letters, for a replay with a merge patch.
 SELECT id, payload
 FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
@@ -75,7 +75,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- row: RemovedRow
 -- dead -> (a new job in another queue)
 --
--- The caller inserts that job in the same transaction.
+-- The caller inserts the new job in the same transaction.
 WITH deleted AS (
     DELETE FROM dead_letters
     WHERE lane = :lane AND id = ANY(:ids::uuid[])

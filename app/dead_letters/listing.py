@@ -1,4 +1,4 @@
-"""Lists, counts and groups dead letters, by queries that are assembled from the filters."""
+"""Lists, counts and groups dead letters, with queries that are built from the filters."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -34,11 +34,12 @@ _SAMPLE = sa.func.max(sa.cast(dead_letters.c.id, sa.Text).collate("C"))
 
 
 class GroupPosition(NamedTuple):
-    """The last group of a page, and the newest `dead_at` when the first page was read.
+    """The position after a page of groups. Pages list the largest groups first.
 
-    Later pages count only jobs that became dead until `latest`. So the groups that are still to
-    come cannot grow past the last group of this page: no group is left out. A group that shrinks in
-    the meantime may be listed again, with its new count.
+    `size` and `sample` are those of the last group of the page. `latest` is the newest `dead_at`
+    when the first page was read. Later pages count only jobs with a `dead_at` up to `latest`. So a
+    group that no page has listed yet cannot grow larger than the listed groups, and no group is
+    left out. A group that shrinks in the meantime may be listed again, with its new count.
     """
 
     size: int
@@ -53,9 +54,9 @@ class DeadLetterRow(NamedTuple):
 
 
 class DeadLetterPage(NamedTuple):
-    """The first dead letters of a page, up to the byte limit.
+    """The first dead letters of a page, as many as fit into the byte limit.
 
-    `total`: how many rows the page would have without the byte limit.
+    `total` is the number of dead letters that the page would have without that limit.
     """
 
     rows: list[DeadLetterRow]
@@ -90,7 +91,7 @@ async def get_dead_letter(db: Executor, lane: int, job_id: UUID) -> DeadLetterRo
 async def matching_ids(db: Executor, filters: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
     """Returns the ids of matching dead letters, in the order in which the jobs became dead.
 
-    So a replay with a limit takes those that have been dead for longest.
+    So a replay with a limit replays the jobs that have been dead for the longest time.
     """
     return await ids_of(
         db, await _ids_query(*_query_parts(filters, queues)), {**_values(filters, queues), "limit": limit}
@@ -112,10 +113,10 @@ async def group(
     after: GroupPosition | None,
     limit: int,
 ) -> list[Record]:
-    """Counts dead letters with the same values of the fields `by`.
+    """Groups dead letters by the fields `by`, and counts the dead letters in each group.
 
-    Each row has these fields, then count, first_at, last_at, the id of a sample, and `latest`: the
-    newest `dead_at` in any group.
+    Each row has the fields `by`, then count, first_at, last_at, the id of a sample, and `latest`:
+    the newest `dead_at` in any group.
     """
     query = await _groups_query(*_query_parts(filters, queues), tuple(by), after is not None)
     values = {**_values(filters, queues), "limit": limit}
@@ -169,8 +170,8 @@ def _groups_query(
 ) -> Query:
     """Selects the largest groups first. Groups of the same size are sorted by sample, newest first.
 
-    A sample changes only if its group shrinks, so it is as stable as the fields of the group, and
-    shorter than a fingerprint.
+    Sorts by sample and not by the fields of the group, because a sample is shorter than a
+    fingerprint. A sample is as stable as the fields: it changes only if its group shrinks.
     """
     query = (
         sa.select(
@@ -197,9 +198,9 @@ def _to_row(row: Sequence[Any]) -> DeadLetterRow:
 
 
 def _query_parts(filters: DeadLetterFilter, queues: Sequence[int] | None) -> tuple[tuple[str, ...], QueueFilter]:
-    """Returns which fields the request filters by, and whether by all, one or several queues.
+    """Returns the fields that the request filters by, and how many queues it selects.
 
-    A query is compiled once for each combination.
+    A query is compiled once for each combination of fields and `all`, `one` or `several` queues.
     """
     queue_filter: QueueFilter = "all" if queues is None else "one" if len(queues) == 1 else "several"
     return tuple(name for name in _FILTERS if getattr(filters, name) is not UNSET), queue_filter

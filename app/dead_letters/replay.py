@@ -4,8 +4,8 @@
     dead -> (a new job)                   into another queue: the new job has the id of the old one
                                           as `replayed_from`
 
-Both delete the dead letter in the transaction that stores the job. Of two concurrent replays, one
-finds no dead letter.
+In both cases the transaction that stores the job also deletes the dead letter. So of two concurrent
+replays, one finds no dead letter.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ REPLAY_BATCH_SIZE = 100  # dead letters per statement: with their payloads, a ba
 
 
 class ReplayTime(NamedTuple):
-    """When a replayed job can start, and its state until then.
+    """The earliest start of a replayed job, and its state until then.
 
-    A job without a delay is stored as ready and not as scheduled for now, because a clock that is
-    set back by a millisecond would make it wait.
+    A job without a delay is stored as ready, not as scheduled for now. A scheduled job would have
+    to wait if the clock was set back by a millisecond.
     """
 
     run_at: datetime
@@ -56,9 +56,10 @@ class DeadLetterReplayer:
         self._events = events
 
     async def replay(self, ids: Sequence[UUID], overrides: ReplayOverrides, *, spread_seconds: int) -> list[UUID]:
-        """Replays dead letters and returns the ids of the live jobs.
+        """Replays dead letters, and returns the ids of the live jobs.
 
-        If the jobs stay in their queue, the result has the order of `ids`, which is that of run_at.
+        Spreads the run_at of the jobs evenly over `spread_seconds`, in the order of `ids`. If the
+        jobs stay in their queue, the result has the same order.
         """
         now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0
@@ -99,10 +100,11 @@ class DeadLetterReplayer:
     async def _merged_payloads(
         self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType
     ) -> dict[UUID, str]:
-        """Returns the payloads with the patch applied, by job id; none without a patch.
+        """Applies the patch to the payloads, and returns the new payloads by job id.
 
-        Merges here and not in SQL, so that unpatched values keep their original text. Reading the
-        payloads before the replay is safe, because the payload of a dead letter does not change.
+        Without a patch, returns no payloads. Python merges the patch, not SQL, so that values
+        outside the patch keep their original text. Reading the payloads before the replay is safe,
+        because the payload of a dead letter does not change.
         """
         if isinstance(patch, UnsetType):
             return {}

@@ -33,7 +33,7 @@ class GroupField(StrEnum):
 
 
 class DeadLetter(Job, kw_only=True):
-    """A dead job, when it became dead, and the fingerprint of its last error.
+    """A dead job, with the time at which it became dead and the fingerprint of its last error.
 
     Errors that differ only in numbers, ids and quoted strings share a fingerprint.
     """
@@ -50,9 +50,9 @@ class DeadLetterList(ResponseModel):
 
 
 class DeadLetterGroup(ResponseModel, kw_only=True):
-    """Dead letters with the same values of the fields `by`. This is not the `group` of a job.
+    """A group of dead letters that have the same values in the requested fields.
 
-    `sample` is the id of one of them.
+    This is not the `group` of a job. `sample` is the id of one dead letter of the group.
     """
 
     queue: str | UnsetType = UNSET
@@ -98,7 +98,7 @@ class ReplayOverrides(RequestModel):
 
 
 class ReplayDeadLetters(BulkRequest):
-    """Which dead letters to replay, by ids or by filter. An empty filter requires `all: true`."""
+    """Selects the dead letters to replay: by ids or a filter. An empty filter needs `all: true`."""
 
     filter: DeadLetterFilter | UnsetType = UNSET
     dry_run: (
@@ -125,9 +125,9 @@ class ReplayAnswer(ResponseModel):
 
 
 class PurgeDeadLetters(BulkRequest):
-    """Which dead letters to delete, by ids or by filter.
+    """Selects the dead letters to delete: by ids or a filter. An empty filter needs `all: true`.
 
-    An empty filter requires `all: true`. Nothing is deleted unless `dry_run` is false.
+    Nothing is deleted unless `dry_run` is false.
     """
 
     filter: DeadLetterFilter | UnsetType = UNSET

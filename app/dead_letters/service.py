@@ -144,14 +144,14 @@ class DeadLetterService:
         return PurgeAnswer(matched=matched, purged=purged)
 
     async def delete(self, ids: Sequence[UUID]) -> int:
-        """Deletes dead letters. Returns how many there were."""
+        """Deletes dead letters, and returns how many were deleted."""
         batches = batches_by_lane(ids, PURGE_STATEMENT_SIZE)
         return sum([await store.purge(self._infra.db, lane, batch) async for lane, batch in batches])
 
     async def _accessible_queue_ids(self, filters: DeadLetterFilter, access: Access, pointer: str) -> list[int] | None:
-        """Returns the id of the requested queue, or of all queues that the caller may access.
+        """Returns the ids of the queues to search: the requested queue, or all accessible queues.
 
-        None stands for every queue.
+        Returns None if no queue is requested and the caller may access every queue.
         """
         if filters.queue is not UNSET:
             access.check(filters.queue, f"{pointer}/queue")
@@ -183,9 +183,9 @@ class DeadLetterService:
         )
 
     async def _dead_ids(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
-        """Returns the ids of dead letters that the caller may access, out of the requested ids.
+        """Returns the requested ids that belong to dead letters which the caller may access.
 
-        Keeps their order, and removes duplicates.
+        Keeps the order of the ids, and removes duplicates.
         """
         visible_ids = await self._queues.visible_to(ids, access)
         visible = [job_id for job_id in dict.fromkeys(ids) if job_id in visible_ids]

@@ -1,4 +1,4 @@
-"""Dependencies: which jobs wait for which other jobs, their parents.
+"""Dependencies between jobs: a job, the child, waits until other jobs, its parents, have finished.
 
-An enqueue stores them. The dependency resolver reads them when a parent finishes.
+An enqueue stores dependencies. The dependency resolver reads them when a parent has finished.
 """

@@ -1,17 +1,18 @@
 -- Dependencies between jobs.
 --
--- A child is `blocked` while `waiting_for` contains a parent. The dependency resolver removes
--- finished parents from it. Removing a parent twice changes nothing, so an interrupted resolution
--- can simply run again. The table `finished_parents` has the finished parents whose children are
--- not resolved yet. Lock order: see leases.sql.
+-- A child is `blocked` while its `waiting_for` contains a parent. The table `finished_parents` has
+-- the finished parents whose children are still to be unblocked or cancelled. The dependency
+-- resolver removes these parents from `waiting_for`. Removing a parent twice changes nothing, so an
+-- interrupted run of the resolver can be repeated. Lock order: see leases.sql.
 
 -- fragment: live_parents
 -- The ids of the jobs among :parents that are live.
 ARRAY(SELECT jobs.id FROM jobs WHERE jobs.lane = :lane AND jobs.id = ANY(:parents::uuid[]))
 
 -- name: mark_parents
--- (any) -> (the same, with dependents). Returns the ids of the live jobs. The row lock keeps a
--- parent from finishing before its child is stored.
+-- Any live state -> the same state, with has_dependents.
+-- Returns the ids of the live jobs. The row locks keep the parents from finishing before their
+-- child is stored.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -36,7 +37,7 @@ FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: results
--- The results of completed jobs.
+-- The results of finished jobs. NULL for a job without a result.
 SELECT id, result
 FROM finished_jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now;
@@ -58,8 +59,8 @@ FROM unnest(:parents::uuid[], :children::uuid[]) AS input (parent_id, child_id)
 ON CONFLICT DO NOTHING;
 
 -- name: unresolved_parents
--- Finished parents whose children are not resolved yet, mostly none. The statement that finished a
--- parent has written its row.
+-- Finished parents whose children are still to be unblocked or cancelled. Usually there are none.
+-- The statement that finishes a parent inserts its row here.
 SELECT lane, id, state
 FROM finished_parents
 ORDER BY lane, id
@@ -67,9 +68,10 @@ LIMIT :limit;
 
 -- name: children_of
 -- row: DependentRow
--- Children with the final states of their parents. A parent that another broker has resolved in the
--- meantime does not match. Nor does one that is live again because it was replayed: it can have new
--- children.
+-- Children of finished parents, with the final states of the parents. These parents do not match:
+--
+--  * a parent whose children another broker has resolved in the meantime;
+--  * a parent that is live again because it was replayed, since it can have new children.
 SELECT dependents.parent_id, dependents.child_id, finished_parents.state
 FROM dependents
 JOIN finished_parents ON finished_parents.id = dependents.parent_id
@@ -83,11 +85,11 @@ LIMIT :limit;
 
 -- name: unblock
 -- row: MovedJobRow
--- blocked -> ready | pending | scheduled | blocked (it waits for other parents too).
+-- blocked -> ready | pending | scheduled | blocked (still waits for other parents).
 --
--- If the parents :failed, only children whose on_parent_failure is `run` are unblocked. run_at of a
--- child that becomes ready is :now, because until now it waited for its parents and not for a
--- worker.
+-- If the parents :failed, unblocks only children whose on_parent_failure is `run`. If a child
+-- becomes ready, its run_at becomes :now, because until now the child waited for its parents and
+-- not for a worker.
 WITH locked AS (
     SELECT id,
         ARRAY(
@@ -146,9 +148,9 @@ WHERE dependents.lane = :lane
     AND dependents.child_id = input.child_id;
 
 -- name: delete_finished_parents
--- Deletes the rows of resolved parents. Keeps a parent that still has dependents: it was replayed
--- in the meantime and has finished again. The row of a parent that is live is deleted in any case,
--- because that parent has not finished.
+-- Deletes the rows of parents whose children are resolved. Keeps the row of a parent that still has
+-- dependents, because the parent was replayed in the meantime and has finished again. Deletes the
+-- row of a live parent in any case, because that parent has not finished.
 DELETE FROM finished_parents
 WHERE lane = :lane
     AND id = ANY(:parents::uuid[])

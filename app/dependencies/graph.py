@@ -39,7 +39,7 @@ def _is_id(name: str) -> bool:
 
 
 def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
-    """Builds the problem that reports a cycle: it lists the jobs of the cycle.
+    """Builds the problem that reports a cycle and lists the jobs of the cycle.
 
     `pointer` is the JSON pointer to the first of these jobs. The list of a long cycle is shortened,
     because a batch may have a thousand cycles of a thousand jobs each.
@@ -54,9 +54,9 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
 def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
     """Yields cycles among the jobs, as paths that begin and end with the same job.
 
-    `parents` maps each job to its parents. Not every cycle is yielded: a caller that rejects the
-    first job of each path has broken them all. Also yields an empty path after each job, so that
-    the caller can pause: half a million dependencies fit into one batch.
+    `parents` maps each job to its parents. Yields enough cycles to break all: no cycle is left if
+    the caller rejects the first job of each path. Also yields an empty path after each job, so that
+    the caller can pause, because a batch may have half a million dependencies.
 
     Follows each dependency once. Searches depth first with an explicit stack, because a chain of
     1000 jobs is deeper than Python's stack.
@@ -65,7 +65,8 @@ def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
     found: set[str] = set()
     for start in parents:
         path: dict[str, None] = {}  # a dict, because it is ordered and finds a key fast
-        # An iterator over `start`, and one over the remaining parents of each job of the path.
+        # The first iterator yields `start`. The others yield the remaining parents of the jobs of
+        # the path.
         stack = [iter([start])]
         while stack:
             ref = next(stack[-1], None)

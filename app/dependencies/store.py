@@ -27,7 +27,10 @@ class DependentRow(NamedTuple):
 
 
 class ParentSize(NamedTuple):
-    """A parent that has finished or is dead. `result_bytes` is the size of its result, if any."""
+    """A parent that has finished or is dead, and the size of its result.
+
+    `result_bytes` is None if the parent has no result.
+    """
 
     id: UUID
     state: str
@@ -37,7 +40,7 @@ class ParentSize(NamedTuple):
 async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
     """Locks the jobs that are still live, sets their `has_dependents`, and returns their ids.
 
-    The lock keeps a parent from finishing before its child is stored.
+    The locks keep the parents from finishing before their child is stored.
     """
     return [row["id"] for row in await db.rows(*SQL.mark_parents(lane=lane, ids=ids))]
 

@@ -1,4 +1,4 @@
-"""Enqueue: checks requested jobs, fills in their defaults, and stores them in the table `jobs`.
+"""Enqueues jobs: checks the requested jobs, fills in their defaults, and stores them in `jobs`.
 
-Unique keys, Idempotency-Keys, dependencies and `max_waiting` are part of it.
+Also enforces unique keys, Idempotency-Keys, dependencies and `max_waiting`.
 """

@@ -1,6 +1,6 @@
-"""Decodes and checks the jobs of a batch, and builds the draft or the problem of each.
+"""Decodes and checks the jobs of a batch, and builds a draft or a problem for each of them.
 
-Writes nothing.
+Writes nothing to the database.
 """
 
 from collections.abc import Container, Sequence
@@ -49,7 +49,7 @@ class BatchParser:
     async def read(self, batch: RawBatch) -> list[BatchJob | Problem]:
         """Decodes and checks the jobs of a batch. Returns each job, or its problem.
 
-        Nothing has been written yet, not even a new queue, when an invalid job is found.
+        All jobs are checked before the broker writes anything, even a new queue.
         """
         limit = self._infra.settings.max_batch_jobs
         if len(batch.jobs) > limit:
@@ -65,10 +65,11 @@ class BatchParser:
         return await map_in_slices(checked, enumerate(jobs))
 
     def _find_problem(self, job: BatchJob, pointer: str, now: datetime) -> Problem | None:
-        """Checks a job. Returns its problem, if it has one, without the traceback.
+        """Checks a job. Returns its problem, or None if the job is valid.
 
-        A traceback refers to the decoded payload. With a thousand invalid payloads in a batch, the
-        garbage collector would visit all of them again and again.
+        Removes the traceback of the problem, because a traceback refers to the decoded payload. In
+        a batch with a thousand invalid payloads, the garbage collector would visit all of them
+        again and again.
         """
         try:
             self._parser.check(job, now, pointer)
@@ -79,7 +80,7 @@ class BatchParser:
     async def drafts(
         self, jobs: Sequence[BatchJob | Problem], find: FindQueue, trace: Trace, *, atomic: bool
     ) -> list[JobDraft | Problem]:
-        """Drafts the jobs of a batch. Returns the draft or the problem of each, in their order.
+        """Builds a draft or a problem for each job of a batch, in the order of the jobs.
 
         Generates the ids of all jobs first and resolves `depends_on` afterwards, because a job may
         depend on a later job of the batch.
@@ -97,9 +98,11 @@ class BatchParser:
         return drafts
 
     def _place_jobs(self, jobs: Sequence[BatchJob | Problem], find: FindQueue) -> list[PlacedJob | Problem]:
-        """Finds the queue of each job and chooses its lane.
+        """Finds the queue of each job, and chooses the lane of the job.
 
-        Searches once for each queue name. The jobs of a queue that have no group share one lane.
+        Looks up a queue once for all of its jobs. If the queue cannot be found or created, each of
+        its jobs gets a problem with its own pointer. Jobs of one queue share a lane if they have
+        no group.
         """
         found: dict[str, tuple[Queue, int]] = {}
         placed: list[PlacedJob | Problem] = []
@@ -119,10 +122,10 @@ class BatchParser:
         return placed
 
     async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
-        """Drafts the jobs, without their parents.
+        """Builds the drafts of the jobs. `drafts` sets their parents afterwards.
 
-        Reads the clock once for the batch. Checks once for each lane and group whether its jobs
-        need an admission.
+        Reads the clock once for the batch. Checks once for each lane and group whether jobs of the
+        group need an admission.
         """
         now, needs_admission = self._infra.now(), cache(self._queues.needs_admission)
         placed_jobs = [item for item in placed if not isinstance(item, Problem)]
@@ -146,9 +149,9 @@ class BatchParser:
 
 
 def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Problem:
-    """Returns the queue, or the problem if it does not exist and cannot be created.
+    """Returns the queue, or a problem if the queue neither exists nor can be created.
 
-    The problem is returned, not raised, so that only the jobs of this queue fail.
+    Returns the problem instead of raising it, so that only the jobs of this queue fail.
     """
     try:
         return find(name)
@@ -158,10 +161,10 @@ def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Probl
 
 
 def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
-    """Replaces each job whose queue the caller may not access with a problem.
+    """Replaces a job with a problem if the caller may not access the queue of the job.
 
-    Checks each queue name once before it visits the jobs, because most callers may access all
-    queues of their batch.
+    First checks each queue name once. Most callers may access all queues of their batch, and then
+    no job has to be checked.
     """
     if access.all_queues or all(
         map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})
@@ -181,7 +184,10 @@ def _access_problem(index: int, job: BatchJob | Problem, access: Access) -> Prob
 
 
 async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """Decodes the jobs in chunks. If a job is invalid, decodes them one by one to find it."""
+    """Decodes the jobs in chunks.
+
+    If any job is invalid, decodes all jobs again, one by one, to find the problem of each.
+    """
     try:
         decoded: list[BatchJob | Problem] = []
         names: dict[str, str] = {}
@@ -196,7 +202,7 @@ async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
 
 
 def _share_names(job: BatchJob, names: dict[str, str]) -> None:
-    """Replaces the names in `depends_on` with equal strings from `names`, so that jobs share them.
+    """Replaces each name in `depends_on` with the equal string in `names`, so that jobs share it.
 
     In a batch with 200,000 dependencies, freeing separate strings took 5 ms, during which no other
     request was served. With shared strings the garbage collector takes a third of the time.
@@ -225,10 +231,11 @@ def _decode_job(raw: Raw, pointer: str, *, suggest: bool) -> BatchJob | Problem:
 async def _map_refs(
     jobs: Sequence[BatchJob | Problem], drafts: list[JobDraft | Problem], *, atomic: bool
 ) -> dict[str, UUID]:
-    """Maps each ref to the id of its job. Replaces the drafts of invalid jobs with their problems.
+    """Maps the `ref` of each job to the id of the job. Finds duplicate refs and cycles.
 
-    A duplicate ref is a problem of the second job that uses it. A cycle is a problem of the whole
-    batch if the batch is atomic, otherwise of the first job of the cycle.
+    A duplicate ref is a problem of the second job with this ref. A cycle is a problem of the whole
+    batch if the batch is atomic, otherwise of the first job of the cycle. In `drafts`, the problem
+    replaces the draft of that job.
     """
     refs: dict[str, UUID] = {}
     positions: dict[str, int] = {}
@@ -256,8 +263,8 @@ async def _map_refs(
 def _parents_among(refs: Container[str], job: BatchJob | Problem) -> dict[str, None]:
     """Returns the names in `depends_on` that are refs of the batch, as the keys of a dict.
 
-    The garbage collector does not visit a dict of strings. It took 4 ms to visit the lists of a
-    batch with 200,000 dependencies, during which no other request was served.
+    Returns a dict, because the garbage collector does not visit a dict of strings. Visiting lists
+    took 4 ms for a batch with 200,000 dependencies, during which no other request was served.
     """
     names = value_or(job.depends_on, []) if isinstance(job, BatchJob) else []
     return dict.fromkeys(name for name in names if name in refs)

@@ -1,10 +1,15 @@
-"""Stores the drafts of an enqueue in one transaction: keys, locks, parents and rows.
+"""Stores the drafts of an enqueue, with their keys and dependencies, in one transaction.
 
-acquire the idempotency key -> used before: the results of the first call, and nothing is written
-acquire the unique keys     -> a duplicate is not inserted; it may replace the existing job
-acquire the queue locks     -> jobs over `max_waiting` are rejected
-lock the parents            -> unknown: rejected; live: blocked; failed: cancelled
-insert the queues and the jobs, then write their dependencies and unique keys
+The steps of the transaction:
+
+    acquire the idempotency key   if it was used before, nothing is written, and the call returns
+                                  the results of the first call
+    lock the unique keys          a duplicate is not inserted, but may replace the existing job
+    acquire the queue locks       jobs over `max_waiting` are rejected
+    lock the parents              the child of an unknown parent is rejected, of a live parent
+                                  blocked, of a failed parent cancelled
+    insert                        the new queues and the jobs, then their dependencies and unique
+                                  keys
 """
 
 from collections.abc import Sequence
@@ -30,9 +35,9 @@ from app.slices import in_slices
 
 
 class RequestKey:
-    """An Idempotency-Key with the body of its request.
+    """An Idempotency-Key, and the body of its request.
 
-    The same key of another operation or of another caller is a different key.
+    The same text from another caller or for another operation is a different key.
     """
 
     def __init__(self, key: str, operation: str, caller: str, body: JobCreate | RawBatch) -> None:
@@ -51,9 +56,9 @@ class DraftWriter:
     async def write_in_transaction(
         self, items: Sequence[JobDraft | Problem], drafts: Sequence[JobDraft], key: RequestKey | None, *, atomic: bool
     ) -> list[EnqueueResult] | None:
-        """Writes the drafts in a transaction of their own, together with the key.
+        """Writes the drafts and the idempotency key in a new transaction, and returns None.
 
-        If the key was used before, writes nothing and returns the results of the first call.
+        If the key was used before, writes nothing, and returns the results of the first call.
         `items` has the draft of each job of the call, or its problem, in the order of the jobs.
         """
         async with self._infra.db.transaction() as transaction:
@@ -70,10 +75,12 @@ class DraftWriter:
     async def _acquire_key(
         self, db: Executor, key: RequestKey, items: Sequence[JobDraft | Problem]
     ) -> list[EnqueueResult] | None:
-        """Acquires the key, and stores with it the results that the call has so far.
+        """Acquires the idempotency key. Returns None if the key is new.
 
-        If writing the drafts can change them, `write_in_transaction` later stores the final ones.
-        If the key was used before, returns the results of the first call, otherwise None.
+        If the key was used before, returns the results of the first call.
+
+        Stores with the key the results that are known so far. If writing the drafts can change the
+        results, `write_in_transaction` stores the final results afterwards.
         """
         request_digest = await body_digest(key.body)
         if await locks.acquire_idempotency_key(
@@ -107,8 +114,8 @@ class DraftWriter:
             )
         await self._enforce_max_waiting(db, drafts)
         if atomic:
-            # Raises before the jobs that depend on rejected ones are rejected, too, so that the
-            # problem lists only jobs with a fault of their own.
+            # Raises here, before the children of rejected jobs are rejected, too. So the problem
+            # lists only jobs with a fault of their own.
             results.check_all([draft.problem for draft in drafts])
         to_cancel = await parents.resolve_parents(db, drafts, retention_now) if has_parents else []
         if has_keys:
@@ -129,7 +136,7 @@ class DraftWriter:
             await self._cancel(db, to_cancel, now)
 
     async def _cancel(self, db: Executor, drafts: Sequence[JobDraft], now: datetime) -> None:
-        """Cancels jobs that were just inserted, because a parent has failed."""
+        """Cancels the jobs that have a failed parent. Call this after the jobs are inserted."""
         for lane, lane_drafts in group_by_lane(drafts, lambda draft: draft.row.id).items():
             kept = self._queues.retention(lane, now)
             await store.cancel_waiting(
@@ -146,7 +153,7 @@ class DraftWriter:
         limited = {
             draft.queue.id: draft.queue for draft in drafts if draft.queue.max_waiting is not None and draft.accepted
         }
-        for _, queue in sorted(limited.items(), reverse=True):  # in the order of the queue locks
+        for _, queue in sorted(limited.items(), reverse=True):  # in lock order: the number of a queue lock is -id
             await locks.lock_lane(db, queue_lock_id(queue.id))
             assert queue.max_waiting is not None
             free = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
@@ -161,8 +168,10 @@ def _queue_full(draft: JobDraft, queue: Queue) -> QueueFull:
 
 
 async def body_digest(body: JobCreate | RawBatch) -> UUID:
-    """Hashes a request body. Bodies with the same meaning have the same digest, because a client
-    that retries may reorder the keys.
+    """Hashes a request body.
+
+    The order of the keys in an object does not change the digest, because a client that retries may
+    reorder the keys.
     """
     if isinstance(body, JobCreate):
         return digest(_sorted_json(body).decode())

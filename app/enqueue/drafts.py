@@ -1,4 +1,4 @@
-"""The draft of a job: a job of an enqueue request before it is stored, and what became of it."""
+"""The draft of a job: a job of an enqueue request that is not stored yet, and its result."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,17 +17,18 @@ id_of_row: Callable[[NewJob], UUID] = attrgetter("id")
 
 @dataclass(slots=True)
 class JobDraft:
-    """One job of an enqueue request: the row to insert, and the outcome.
+    """One job of an enqueue request: the row to insert, and the result.
 
     A draft is inserted, is a duplicate, or is rejected:
 
     * Inserted: `row` is stored.
-    * Duplicate: `existing` is the job that has the unique key. `row` is not stored. If `replaces`,
-      the existing job takes the body of `row`, and `replaced` describes the job afterwards.
-    * Rejected: `problem` says why.
+    * Duplicate: `row` is not stored. `existing` is the id of the job that has the unique key. If
+      `replaces` is true, the existing job gets the body of `row`, and `replaced` is the existing
+      job afterwards.
+    * Rejected: `row` is not stored. `problem` is the reason.
     """
 
-    index: int | None  # position in a batch
+    index: int | None  # position in a batch; None for a single job
     queue: Queue
     lane: int
     row: NewJob
@@ -39,8 +40,10 @@ class JobDraft:
     problem: Problem | None = None
 
     def reject(self, problem: Problem | None) -> None:
-        """Rejects the job, unless `problem` is None. A job that was rejected before keeps its
-        first problem."""
+        """Rejects the job, unless `problem` is None.
+
+        A job that was rejected before keeps its first problem.
+        """
         self.problem = self.problem or problem
 
     def change_row(self, **columns: object) -> None:
@@ -50,14 +53,17 @@ class JobDraft:
         self.parents = parents
 
     def become_duplicate(self, existing: UUID, *, replaces: bool) -> None:
-        """Marks the job as a duplicate of the existing one."""
+        """Marks the draft as a duplicate of the job `existing`, which has the unique key.
+
+        If `replaces` is true, the existing job gets the body of this draft later.
+        """
         self.existing = existing
         self.replaces = replaces
 
     def record_replaced(self, replaced: MovedJobRow | None) -> None:
-        """Records the state of the existing job after it has taken the new body.
+        """Records the existing job after its body was replaced.
 
-        None means that it has not taken it, because it no longer waits.
+        `replaced` is None if the body was not replaced, because the existing job no longer waits.
         """
         self.replaced = replaced
 
@@ -68,7 +74,7 @@ class JobDraft:
 
     @property
     def job_id(self) -> UUID:
-        """The id that the caller gets: of the existing job if there is one, else of the new job."""
+        """The id that the caller gets. For a duplicate this is the id of the existing job."""
         return self.existing or self.row.id
 
     @property
@@ -83,12 +89,19 @@ class JobDraft:
 
     @property
     def needs_transaction(self) -> bool:
-        """Whether keys, parents or queues must be read, locked or written with the job."""
+        """Whether the INSERT must share a transaction with other statements.
+
+        This is so for a job with a unique key or parents, and in a queue that has `max_waiting` or
+        is created with the job.
+        """
         return (
             self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
         )
 
 
 def new_rows_by_lane(drafts: Iterable[JobDraft]) -> dict[int, list[NewJob]]:
-    """Groups the rows to insert by lane, in lock order."""
+    """Groups the rows of the accepted drafts by lane.
+
+    Lanes and ids ascend, because transactions lock jobs in this order.
+    """
     return group_by_lane([draft.row for draft in drafts if draft.accepted], id_of_row)

@@ -1,23 +1,24 @@
-"""Inserts the jobs of concurrent callers in one statement for each lane, in autocommit.
+"""Inserts the jobs of concurrent calls with one statement for each lane, in autocommit.
 
-Sync match: a job that suits a waiting poller is stored as already leased to it, in the same commit.
-The worker has the job as soon as the producer has the response, and no claim statement runs. The
-states of a match:
+Sync match: if a waiting poller accepts a new job, the INSERT stores the job as already leased to
+this poller. The worker has the job as soon as the producer has the response, and no claim statement
+runs. The states of a match:
 
     matched   -> committed    the INSERT is committed; the poller gets the jobs
     matched   -> aborted      Postgres rejected the INSERT; the poller continues to wait
     matched   -> abandoned    the outcome of the INSERT is unknown; the poller continues to wait
-    committed -> abandoned    the poller no longer waits
-    abandoned -> returned     `LeaseReturner` found the lease and ended it at no cost
+    committed -> abandoned    the poller no longer waits for the jobs
+    abandoned -> returned     `LeaseReturner` found the lease and ended it without counting an
+                              attempt
     abandoned -> expired      the lease expired first; the lease rescuer ends it
 
-A sync match is made only where arrival alone decides which poller gets a job:
+A sync match is made only if the order of arrival alone decides which poller gets a job:
 
 - in a queue that has no `max_running`, no `rate` and no held group, and is not paused;
 - for ready jobs without a group or a start deadline;
-- for pollers without an Idempotency-Key or a quota.
+- for pollers whose claim has no Idempotency-Key and whose API key has no quota of leases.
 
-In all other cases the poller is woken and claims.
+In all other cases the broker wakes a poller after the INSERT, and the poller claims the job.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ MAX_SHARED_JOBS = 100
 
 
 class _Match(NamedTuple):
-    """A poller, and the jobs that are being stored as leased to it."""
+    """A poller, and the jobs that the INSERT stores as leased to this poller."""
 
     poller: Poller
     reservation: Reservation
@@ -53,9 +54,9 @@ class _Match(NamedTuple):
 
 
 class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
-    """Inserts jobs that need no transaction with other rows. Concurrent calls share one INSERT.
+    """Inserts jobs that need no other statement than an INSERT. Concurrent calls share the INSERT.
 
-    The jobs of a call have one lane and are in the order of their ids.
+    The jobs of a call must have the same lane and must be in the order of their ids.
     """
 
     def __init__(self, *, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, events: EventBus) -> None:
@@ -80,15 +81,18 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         return [None] * len(calls)
 
     def publish(self, lane: int, rows: Sequence[NewJob]) -> None:
-        """Counts and publishes jobs of one lane after their commit, in the order of their ids."""
+        """Counts the inserted jobs of one lane in the metrics, and publishes their event.
+
+        Call this after the commit, with the rows in the order of their ids.
+        """
         self._infra.metrics.enqueued.inc(len(rows))
         self._events.publish_moved(lane, rows)
 
     def _match(self, lane: int, rows: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sequence[_Match]]:
         """Matches jobs to waiting pollers. Returns all rows to store, and the matches.
 
-        The rows of matched jobs are already leased. Call this right before the INSERT, because the
-        leases begin now and the matched pollers wait for the outcome of the INSERT.
+        In the returned rows the matched jobs are already leased. Call this right before the INSERT,
+        because the leases begin now and the matched pollers wait for the outcome of the INSERT.
         """
         queue = self._queues.by_lane(lane)
         if (
@@ -120,7 +124,10 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         )
 
     def _deliver(self, matches: Sequence[_Match]) -> None:
-        """Gives the jobs of a committed INSERT to the pollers that they were matched with."""
+        """Delivers the jobs of a committed INSERT to the matched pollers.
+
+        If a poller no longer waits, `LeaseReturner` ends the leases of its jobs.
+        """
         for poller, reservation, rows in matches:
             if poller.deliver(reservation, rows):
                 self._infra.metrics.matched.inc(len(rows))
@@ -128,10 +135,11 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
                 self._events.publish(LeasesAbandoned(rows))
 
     def _abort(self, matches: Sequence[_Match], error: BaseException) -> None:
-        """Releases the pollers that were matched with jobs of an INSERT that has raised `error`.
+        """Ends the reservations of the matched pollers, because the INSERT has raised `error`.
 
-        Despite the error, the INSERT may have stored the jobs as leased. No worker has their tokens,
-        and none could claim them before the leases expire. So `LeaseReturner` returns them.
+        Despite the error, the INSERT may have stored the jobs as leased. No worker has their lease
+        tokens, and no worker could claim the jobs before the leases expire. So `LeaseReturner` ends
+        these leases before they expire.
         """
         for poller, reservation, rows in matches:
             poller.deliver(reservation, ())
@@ -142,8 +150,10 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
 def _may_be_stored(error: BaseException) -> bool:
     """Whether the INSERT may have stored the jobs despite the error.
 
-    `Checkout` turns availability errors into DatabaseUnavailable, whose `outcome` says whether the
-    INSERT may have stored the rows. Any other Postgres error is about the rows: none was stored.
+    - DatabaseUnavailable: its `outcome` says whether that is possible. `Checkout` raises it if the
+      database was unavailable.
+    - Any other error of Postgres: no, because Postgres rejected the rows.
+    - Any other exception, such as a cancellation: yes.
     """
     if isinstance(error, DatabaseUnavailable):
         return error.outcome != "not_done"
@@ -151,7 +161,7 @@ def _may_be_stored(error: BaseException) -> bool:
 
 
 def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
-    """Converts a leased new job to the row that the claim statement would return."""
+    """Builds the row that a claim would return for a new job that is stored as leased."""
     assert row.lease_token is not None
     assert row.lease_expires_at is not None
     assert row.started_at is not None

@@ -1,4 +1,7 @@
-"""Checks one requested job, and builds its row, its draft and its response. Writes nothing."""
+"""Checks one requested job, and builds its row, its draft and its response.
+
+Writes nothing to the database.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,18 +39,19 @@ class JobParser:
         self._infra = infra
         self._queues = queues
         self._job_types = job_types
-        # Needs no invalidation: a changed queue or job type is a new object.
+        # This cache needs no invalidation, because a changed queue or job type is a new object.
         self._defaults = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))
 
     def check(self, job: JobCreate, now: datetime, pointer: str = "") -> None:
-        """Checks what a schema cannot express. Raises a Problem if the job is invalid.
+        """Checks a job by the rules that the request model cannot express, and by its job type.
 
-        `pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
+        Raises a Problem if the job is invalid. `pointer` is the JSON pointer to the job in the
+        request: empty, or `/jobs/3`.
         """
         settings, payload = self._infra.settings, job.payload
         faults, unlisted = _find_faults(job, settings, now, pointer), 0
-        # Most payloads need no check: N values take at least N bytes, so a payload with fewer bytes
-        # than MAX_VALUES cannot have too many values.
+        # Most payloads need no check of their values: N values take at least N bytes, so a payload
+        # with fewer bytes than MAX_VALUES cannot have too many values.
         if payload is not UNSET and (len(payload) >= MAX_VALUES or len(payload) > settings.max_payload_bytes):
             faults.append(user_data_fault(payload, settings.max_payload_bytes, f"{pointer}/payload"))
         job_type = self._job_types.find(job.job_type)
@@ -61,7 +65,10 @@ class JobParser:
             raise_for_faults(faults, unlisted)
 
     def draft(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
-        """Drafts a single job. Its `depends_on` must be ids, because refs exist only in a batch."""
+        """Builds the draft of a single job.
+
+        Its `depends_on` must contain ids, because refs exist only in a batch.
+        """
         group = None if job.group is UNSET else job.group
         lane = queue.choose_lane(group)
         needs_admission = self._queues.needs_admission(queue, lane, group)
@@ -75,14 +82,13 @@ class JobParser:
     def new_job(
         self, job: JobCreate, job_id: UUID, queue: Queue, now: datetime, trace: Trace, *, needs_admission: bool
     ) -> NewJob:
-        """Builds the row of a new job: ready, pending or scheduled. The draft writer may make it
-        blocked.
+        """Builds the row of a new job, which is ready, pending or scheduled.
 
-        With `needs_admission` the jobs of its group need an admission, so a ready job is stored as
-        pending.
+        `needs_admission` says whether the jobs of its group need an admission. If so, a job that is
+        due is pending and not ready. The draft writer may change the state to blocked.
 
-        Passes the fields by position, in the order of NewJob, because this runs for each job of a
-        batch. By name it takes 2 µs longer.
+        Passes the fields by position, in the order of NewJob. Passing them by name takes 2 µs
+        longer for each job of a batch.
         """
         job_defaults = self._defaults(queue, self._job_types.find(job.job_type))
         state, run_at = _initial_state(job, created_at(job_id), now)
@@ -111,14 +117,14 @@ class JobParser:
 
 @dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """Values of the fields that a job omits: from its job type, then its queue, then the settings.
+    """Values for the fields that a job omits: from its job type, else its queue, else the settings.
 
-    Built once for each queue and job type, and shared by their jobs.
+    Built once for each pair of queue and job type, and shared by the jobs of the pair.
     """
 
     priority: int
     max_attempts: int
-    lease_seconds: int | None  # None: the claim's lease_seconds, or the setting
+    lease_seconds: int | None  # None: `lease_seconds` of the claim applies, else the setting
     timeout_seconds: int | None
     retry: dict[str, float]
     retry_text: str | None
@@ -138,9 +144,9 @@ class JobDefaults:
         )
 
     def retry_of(self, job: JobCreate) -> str | None:
-        """Merges the job's retry policy into the defaults, and returns it as JSON.
+        """Returns the retry policy of the job as JSON, with defaults for the fields that it omits.
 
-        Merges field by field: a job may set `base_seconds` and leave `max_seconds` to its queue.
+        For example, a job may set `base_seconds` and leave `max_seconds` to its queue.
         """
         return self.retry_text if job.retry is UNSET else _json(self.retry | _encode_policy(job.retry))
 
@@ -157,8 +163,8 @@ def _initial_state(job: JobCreate, created: datetime, now: datetime) -> tuple[st
     """Returns the state of the new job, ready or scheduled, and its `run_at`."""
     if job.run_at is UNSET and job.delay_seconds is UNSET:
         return "ready", created
-    # Ids only rise, but the clock can go back a few milliseconds when it is adjusted: `now` must
-    # not be before `created`.
+    # Ids only ascend, but the clock can be set back by a few milliseconds. So `now` can be earlier
+    # than `created`, the time in the id.
     now = max(now, created)
     run_at = created if job.run_at is UNSET else job.run_at.astimezone(UTC)
     if job.delay_seconds is not UNSET and job.delay_seconds:
@@ -167,7 +173,7 @@ def _initial_state(job: JobCreate, created: datetime, now: datetime) -> tuple[st
 
 
 def set_parents(draft: JobDraft, job: JobCreate, refs: Mapping[str, UUID]) -> None:
-    """Sets the parents of a draft: resolves `depends_on` of its job to ids.
+    """Resolves `depends_on` of a job to ids, and sets these as the parents of its draft.
 
     `refs` maps the refs of the same batch to the ids of their jobs.
     """
@@ -204,10 +210,10 @@ def to_response(job: JobCreate, row: NewJob, queue: str) -> Job:
 
 
 def _find_faults(job: JobCreate, settings: Settings, now: datetime, pointer: str) -> list[Fault | None]:
-    """Finds the faults that a schema cannot express, because they depend on other fields, on
-    settings or on the clock.
+    """Finds faults that depend on several fields, on settings or on the clock.
 
-    Checks only the fields that are present, because most jobs have none of the fields concerned.
+    A schema cannot express these rules. Tests for each field first whether the job has it, because
+    most jobs have none of these fields.
     """
     faults: list[Fault | None] = []
     if job.run_at is not UNSET:

@@ -1,4 +1,7 @@
-"""Results of an enqueue call: in its response, and as stored with its idempotency key."""
+"""Builds the results of an enqueue call.
+
+Also converts the results to the response, and to the text that is stored with an idempotency key.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +16,7 @@ from app.http.problems import to_response_model
 from app.http.schema_types import UNSET
 from app.slices import map_in_slices
 
-# Follows the id of a duplicate in the results stored with an idempotency key.
+# The suffix of a duplicate's id in the results that are stored with an idempotency key.
 DUPLICATE = " duplicate"
 _decode_texts = msgspec.json.Decoder(list[str | None]).decode
 
@@ -34,10 +37,10 @@ def check_all(items: Sequence[object]) -> None:
 
 
 def _combine(rejected: Sequence[Problem]) -> Problem:
-    """Combines the problems of the rejected jobs into one problem for the call, with a fault for
-    each job.
+    """Combines the problems of the rejected jobs, with their faults, into one problem for the call.
 
-    If all of them have the same code, the problem has that code, too.
+    If all problems have the same code, the combined problem has this code, too. Otherwise it is a
+    ValidationFailed.
     """
     faults = [
         fault for problem in rejected for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]
@@ -67,9 +70,9 @@ def result_of(item: JobDraft | Problem) -> EnqueueResult:
 
 
 def encode_results(results: Sequence[EnqueueResult]) -> str:
-    """Encodes results as text that is stored with an idempotency key.
+    """Encodes results as the text that is stored with an idempotency key.
 
-    `decode_results` is the reverse.
+    `decode_results` decodes the text.
     """
     texts = [
         None if result.job_id is None else f"{result.job_id}{DUPLICATE if result.duplicate else ''}"
@@ -90,9 +93,9 @@ def decode_results(response: str, items: Sequence[JobDraft | Problem]) -> list[E
 def _first_result(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
     """Returns the result of one job, as the first call returned it.
 
-    `text` is None if the first call rejected the job. The repeated call rejects it again, even if
-    it would be accepted now. The problem of the first call is not stored. So the result has the
-    problem that the repeated call found, or else a general one.
+    `text` is None if the first call rejected the job. The repeated call then rejects the job again,
+    even if the job is valid now. The problem of the first call is not stored, so the result has the
+    problem that the repeated call has found, or else a general one.
     """
     if text is None and isinstance(item, Problem):
         return EnqueueResult(None, problem=item)

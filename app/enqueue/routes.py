@@ -101,8 +101,8 @@ async def enqueue_jobs(
 ) -> Response:
     """Stores up to 1000 jobs. By default, if one job is invalid, none is stored (422).
 
-    The 422 points at each invalid job. With `atomic: false` the valid jobs are stored (207), and
-    the result of each invalid job has its problem.
+    The 422 response lists the faults of the invalid jobs. With `atomic: false` the valid jobs are
+    stored (207), and the result of each invalid job has its problem.
     """
     result = await enqueuer.enqueue_batch(
         batch, _trace_context(request.scope), idempotency_key, request_id(request.scope), access
@@ -113,8 +113,9 @@ async def enqueue_jobs(
 def _trace_context(scope: Scope) -> dict[str, str]:
     """Returns the W3C trace context, which is stored with the job and delivered with it.
 
-    More than one `traceparent`, or one of more than 512 bytes, is invalid: it and `tracestate` are
-    ignored. Several `tracestate` headers are joined, and ignored if they have more than 512 bytes.
+    - Several `traceparent` headers, or one of more than 512 bytes: ignores `traceparent` and
+      `tracestate`.
+    - Several `tracestate` headers: joins them. Ignores them if they have more than 512 bytes.
     """
     if b"traceparent" not in scope["headers_by_name"]:
         return {}

@@ -28,7 +28,7 @@ DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
 
 
 class OnDuplicate(StrEnum):
-    """What happens if another job already has the unique key."""
+    """How the broker handles an enqueue if another job already has the unique key."""
 
     RETURN_EXISTING = "return_existing"
     REJECT = "reject"
@@ -36,14 +36,17 @@ class OnDuplicate(StrEnum):
 
 
 class OnParentFailure(StrEnum):
-    """What happens if a job that this one depends on becomes dead or is cancelled."""
+    """How the broker handles a job if one of its parents becomes dead or is cancelled."""
 
     CANCEL = "cancel"
     RUN = "run"
 
 
 class ReplacedJobsKeepParents(MemberRule):
-    """A job that may replace another has no `depends_on`."""
+    """A job with `on_duplicate: replace` has no `depends_on`.
+
+    The job that it replaces keeps its own dependencies.
+    """
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         replaces = member_of(value_of("unique"), "on_duplicate") == OnDuplicate.REPLACE
@@ -53,7 +56,10 @@ class ReplacedJobsKeepParents(MemberRule):
 
 
 class Unique(RequestModel):
-    """At most one job of the queue has this key: while it waits or runs, or for `for_seconds`."""
+    """At most one job of the queue has this key at a time.
+
+    The job has the key while it waits or runs, or for `for_seconds`.
+    """
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]
     for_seconds: (
@@ -123,7 +129,11 @@ class JobBatch(BatchOptions, kw_only=True):
 
 
 class RawBatch(BatchOptions, kw_only=True):
-    """A `JobBatch` that is decoded job by job, so that each invalid job gets its own pointer."""
+    """A `JobBatch` whose jobs are not decoded yet.
+
+    If any job is invalid, the broker decodes the jobs one by one, so that the problem of each
+    invalid job has its own JSON pointer.
+    """
 
     jobs: list[Raw]
 

@@ -1,13 +1,15 @@
 """Stores new jobs: one or a batch, at most once for each Idempotency-Key.
 
-    one lane of an existing queue, and no      one INSERT in autocommit, which concurrent calls
-    key, unique key, parent or `max_waiting`   share: insert_batcher.py
-    everything else                            one transaction with keys, queue locks, parents and
-                                               INSERTs: draft_writer.py
+There are two ways to store jobs:
 
-A batch is stored completely or not at all, unless its `atomic` is false. A job can be rejected by a
-unique key, a full queue (`max_waiting`) or an unknown parent. The events that announce new jobs are
-published only after the commit.
+    insert_batcher.py   one INSERT in autocommit, which concurrent calls share. Only for jobs of one
+                        lane of an existing queue that fit into one statement, without an
+                        Idempotency-Key, unique keys, parents and `max_waiting`.
+    draft_writer.py     one transaction with keys, queue locks, parents and INSERTs
+
+A batch is stored completely or not at all, unless its `atomic` is false. A job can be rejected
+because of its unique key, a full queue (`max_waiting`) or an unknown parent. The service publishes
+the events that announce new jobs only after the commit.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,9 +67,9 @@ class EnqueueService:
         self._insert_batcher = InsertBatcher(infra=infra, queues=queues, pollers=pollers, events=events)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
-        """Stores a job. Returns it, and whether its unique key made it a duplicate.
+        """Stores a job. Returns the job, and whether it is a duplicate because of its unique key.
 
-        If its idempotency key or its unique key was used before, returns the existing job as it is
+        If the idempotency key or the unique key was used before, returns the existing job as it is
         now.
         """
         name = "default" if job.queue is UNSET else job.queue
@@ -87,8 +89,11 @@ class EnqueueService:
     async def _find_queue_and_enqueue(
         self, job: JobCreate, trace: Trace, key: str | None, access: Access
     ) -> tuple[Job, bool]:
-        """Enqueues a job that has an Idempotency-Key, a unique key or parents, or whose queue has
-        `max_waiting` or is not cached."""
+        """Enqueues a job that may need more than one statement.
+
+        The job has an Idempotency-Key, a unique key or parents, or its queue has `max_waiting` or
+        is not cached.
+        """
         return await self.with_queue(job, partial(self._try_enqueue, job, trace, key, access))
 
     async def _try_enqueue(
@@ -96,7 +101,7 @@ class EnqueueService:
     ) -> tuple[Job, bool]:
         """Enqueues a job in the queue that `find` returns.
 
-        Tries again if the job that has the unique key was purged before it could be read.
+        Tries again if the existing job with the unique key was purged before it could be read.
         """
         for tries_left in reversed(range(MAX_TRIES)):
             draft = self._parser.draft(job, find(value_or(job.queue, "default")), self._infra.now(), trace)
@@ -109,7 +114,7 @@ class EnqueueService:
                 return to_response(job, draft.row, draft.queue.name), False
             try:
                 return await self._current_job(stored.job_id), stored.duplicate
-            except NotFound:  # the job was purged in the meantime, so its unique key is free
+            except NotFound:  # the existing job was purged in the meantime: its unique key is free
                 if key is not None or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
@@ -168,8 +173,8 @@ class EnqueueService:
         async for draft in in_slices(drafts):
             draft.reject(parents.unknown_parent_problem(draft, inaccessible))
 
-    # For schedules, and in part for the methods above and below: the same checks, and an enqueue in
-    # the caller's transaction.
+    # Schedules use the next four methods, to enqueue in their own transactions with the same
+    # checks. Methods of this class use `with_queue` and `publish_committed`, too.
 
     def check(self, job: JobCreate, pointer: str) -> None:
         """Raises ValidationFailed if the job of a schedule is invalid."""
@@ -178,8 +183,8 @@ class EnqueueService:
     async def with_queue(self, job: JobCreate, act: Callable[[FindQueue], Awaitable[T]]) -> T:
         """Calls `act` with a function that returns the job's queue.
 
-        If the queue does not exist, the function returns a draft of it. `act` must then insert the
-        draft together with the job (`QueueCreator`).
+        If the queue does not exist, the function returns a draft of the queue. `act` must then
+        insert this draft together with the job (`QueueCreator`).
         """
         return await self._creator.run_with_queues([value_or(job.queue, "default")], act)
 
@@ -188,8 +193,8 @@ class EnqueueService:
     ) -> list[JobDraft]:
         """Inserts `count` jobs of a schedule. Call `publish_committed` after the commit.
 
-        Does not validate the payload, because it was validated when the schedule was created: a
-        schema that has changed since must not break planned work.
+        Does not validate the payload, because it was validated when the schedule was created. If
+        its schema has changed since then, the schedule must still run.
         """
         queue, now = find(value_or(job.queue, "default")), self._infra.now()
         drafts = [self._parser.draft(job, queue, now, _NO_TRACE) for _ in range(count)]
@@ -217,9 +222,9 @@ class EnqueueService:
     ) -> list[EnqueueResult]:
         """Inserts the jobs and returns a result for each.
 
-        For a repeated idempotency key, inserts nothing and returns the first results. Jobs of one
-        lane without a key, parents, a unique key or `max_waiting` are inserted in one statement in
-        autocommit.
+        If the idempotency key was used before, inserts nothing and returns the results of the first
+        call. Inserts the jobs with one statement in autocommit if all of them have the same lane
+        and none has a key, parents, a unique key or `max_waiting`.
         """
         drafts = [item for item in items if isinstance(item, JobDraft)]
         if (
@@ -238,7 +243,7 @@ class EnqueueService:
     async def _insert_in_one_statement(self, drafts: Sequence[JobDraft]) -> bool:
         """Inserts the jobs in one statement.
 
-        Returns False, and inserts nothing, if they have several lanes or are too large for one
+        Returns False, and inserts nothing, if the jobs have several lanes or are too large for one
         statement. The rows are in the order of their ids, because ids are generated in that order.
         """
         lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
@@ -248,7 +253,7 @@ class EnqueueService:
         return True
 
     async def _current_job(self, job_id: UUID) -> Job:
-        """Reads the job as it is now."""
+        """Reads a stored job as it is now. Raises NotFound if it is no longer stored."""
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer stored")

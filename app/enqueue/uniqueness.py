@@ -1,11 +1,13 @@
-"""Unique keys: an enqueue with a key that a job already has is a duplicate.
+"""Unique keys: a new job is a duplicate if another job already has its unique key.
+
+`on_duplicate` of the new job decides:
 
     return_existing   the call returns the existing job
-    reject            the call is rejected
-    replace           the existing job takes the new body, if it is waiting
+    reject            the new job is rejected
+    replace           the existing job gets the body of the new job, if the existing job is waiting
 
-The guarantee is strong, not best effort: the rows of the keys are locked in lock order, and stay
-locked until the jobs that get the keys are stored.
+Two jobs never have the same key at the same time, even if calls are concurrent: the rows of the
+keys are locked, in lock order, until the jobs that get the keys are committed.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -24,9 +26,9 @@ from app.locks import store as locks
 from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache
 
-# After this time the cleaner checks whether the job of a key is still live.
+# If a key lasts as long as its job, the cleaner checks after this time whether the job is live.
 RECHECK_AFTER = timedelta(days=1)
-# How long a job has its key: for a window of time (`for_seconds`), or while it waits or runs.
+# How long a job has its key: for a given time (`for_seconds`), or while the job waits or runs.
 WINDOW, LIFE = "window", "life"
 
 
@@ -41,9 +43,12 @@ async def find_duplicates(
 ) -> None:
     """Locks the unique keys of the drafts, and marks the drafts that are duplicates.
 
-    A draft is a duplicate if a stored job, or an earlier draft, has its key. It is rejected if its
-    `on_duplicate` is `reject`. Keys whose `for_seconds` have ended by `window_now` are free. So are
-    the keys of finished jobs that retention may remove at `retention_now`.
+    A draft is a duplicate if a stored job or an earlier draft has its key. A duplicate with
+    `on_duplicate: reject` is rejected. A stored job no longer has its key
+
+    - with `for_seconds`, if this time has ended by `window_now`, or if the job is no longer stored
+      or its retention has ended by `retention_now`;
+    - without `for_seconds`, if the job no longer waits or runs.
     """
     keyed = [draft for draft in drafts if draft.unique is not None]
     holders = await _find_holders(
@@ -61,9 +66,9 @@ async def find_duplicates(
 
 
 async def replace(db: Executor, drafts: Sequence[JobDraft], queues: QueueCache, now: datetime) -> None:
-    """Replaces the bodies of existing jobs, in lock order.
+    """Gives each existing job the body of the duplicate that replaces it, in lock order.
 
-    Of two replacements of one job the later wins.
+    If two duplicates replace the same job, the later one wins.
     """
     replacements = [draft for draft in drafts if draft.replaces]
     for lane, lane_drafts in group_by_lane(replacements, lambda draft: draft.job_id).items():
@@ -75,7 +80,10 @@ async def replace(db: Executor, drafts: Sequence[JobDraft], queues: QueueCache, 
 
 
 def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
-    """Rejects the duplicates of rejected jobs of the same call: there is no job to return."""
+    """Rejects a duplicate of a job of the same call if that job was rejected.
+
+    There is no existing job that the call could return for such a duplicate.
+    """
     rejected = {draft.row.id: draft.problem for draft in drafts if draft.problem is not None}
     for draft in drafts:
         if draft.existing in rejected:
@@ -83,7 +91,7 @@ def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
 
 
 async def assign_keys(db: Executor, drafts: Iterable[JobDraft], now: datetime) -> None:
-    """Assigns the unique keys to the inserted jobs, and stores for how long they have them."""
+    """Stores which inserted job has which unique key, and for how long."""
     lanes: dict[int, dict[UUID, UniqueKeyParams]] = {}
     for draft in drafts:
         if draft.unique is not None and draft.accepted:
@@ -110,10 +118,10 @@ async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> li
 async def _find_holders(
     db: Executor, rows: Sequence[UniqueRow], window_now: datetime, retention_now: datetime
 ) -> dict[UUID, UUID]:
-    """Maps each key that is not free to the job that has it.
+    """Maps the digest of each key in use to the job that has the key.
 
     With `for_seconds` a job has its key for that time, but only as long as the job is stored: live,
-    finished or dead. Without `for_seconds` it has its key while it waits or runs.
+    finished or dead. Without `for_seconds` a job has its key while it waits or runs.
     """
     holders = {
         key.digest: key.job_id
@@ -128,10 +136,10 @@ async def _find_holders(
 async def _find_current_holders(
     db: Executor, ids: set[UUID], window_ids: Container[UUID | None], retention_now: datetime
 ) -> set[UUID]:
-    """Returns the jobs that still have their unique keys.
+    """Returns the ids of the jobs that still have their unique keys.
 
-    A live job has its key. The key of a job in `window_ids` has `for_seconds`, so the job has it as
-    long as it is stored: live, finished or dead.
+    A live job has its key. A job in `window_ids` has a key with `for_seconds`, and keeps the key
+    after it has finished or become dead, as long as the job is stored.
     """
     holders: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
@@ -143,7 +151,7 @@ async def _find_current_holders(
 
 
 def _mark_duplicate(existing: UUID, draft: JobDraft) -> None:
-    """Marks the draft as a duplicate of a stored job, or rejects it."""
+    """Marks the draft as a duplicate of a stored job, or with `on_duplicate: reject` rejects it."""
     assert draft.unique is not None
     if draft.unique.on_duplicate is OnDuplicate.REJECT:
         draft.reject(_rejection(existing, draft))
@@ -152,10 +160,13 @@ def _mark_duplicate(existing: UUID, draft: JobDraft) -> None:
 
 
 def _mark_duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
-    """Handles two jobs of one call with the same unique key. `on_duplicate` of the second decides.
+    """Marks or rejects the second of two jobs of one call that have the same unique key.
 
-    `reject` rejects the second. Otherwise it becomes a duplicate of the first, and `replace` also
-    gives its body to the first, which is not stored yet.
+    `on_duplicate` of the second job decides:
+
+    - `reject`: the second job is rejected.
+    - `return_existing`: the second job becomes a duplicate of the first.
+    - `replace`: the same, and the first job, which is not stored yet, gets the body of the second.
     """
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:
@@ -165,7 +176,7 @@ def _mark_duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCac
     if second.unique.on_duplicate is OnDuplicate.REPLACE:
         kept_fields = ("id", "group_key", "schedule", "on_parent_failure", "depends_on")
         kept = {name: getattr(first.row, name) for name in kept_fields}
-        # The group of the first job decides, because the job stays in its group.
+        # The first job stays in its group, so its own group decides whether it needs an admission.
         due = "pending" if queues.needs_admission(first.queue, first.lane, first.row.group_key) else "ready"
         state = due if second.row.state != "scheduled" else "scheduled"
         first.change_row(**second.row._replace(**kept, state=state)._asdict())

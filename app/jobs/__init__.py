@@ -1,1 +1,1 @@
-"""Jobs as they are stored: inserted, read, listed, updated and cancelled."""
+"""Inserts, reads, lists, updates, cancels and purges stored jobs."""

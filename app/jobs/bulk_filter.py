@@ -1,6 +1,6 @@
-"""Checks what a bulk action applies to: the jobs with given ids, or those that match a filter.
+"""Checks how a bulk request selects jobs: by `ids` or by a `filter`.
 
-An empty filter must be confirmed, so that a mistake does not change every job.
+An empty filter must be confirmed with `all: true`, so that a mistake does not change every job.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Struct)
 
 
 class BulkTarget(MemberRule):
-    """A bulk request has ids, or a filter that is not empty, or `all`."""
+    """A bulk request has `ids`, or a `filter` that is not empty, or `all: true`."""
 
     @property
     def json_schema(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _is_empty(requested: Any) -> bool:
 
 
 class BulkRequest(RequestModel):
-    """The members of a bulk request that select by ids, or confirm an empty filter."""
+    """The common members of bulk requests: `ids`, and `all`, which confirms an empty filter."""
 
     rules: ClassVar[Sequence[MemberRule]] = (BulkTarget(),)
 
@@ -70,9 +70,11 @@ class BulkRequest(RequestModel):
 def bulk_filter(request: BulkRequest, requested: F | UnsetType, empty: F) -> F | None:
     """Returns the filter of a bulk request, or None if the request has ids.
 
-    If `all` is true, the filter may be empty, and an absent filter is returned as `empty`. Raises
-    ValidationFailed if the request has neither ids nor a filter, or both, or an empty filter
-    without `all: true`.
+    With `all: true` the filter may be empty or absent. `empty` is returned for an absent filter.
+    Raises ValidationFailed if the request has
+
+    - ids together with a filter or with `all: true`;
+    - no ids and no `all: true`, and an empty filter or none.
     """
     raise_for_faults(rule_faults(request))
     return None if request.ids is not UNSET else value_or(requested, empty)

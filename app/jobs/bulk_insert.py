@@ -1,4 +1,4 @@
-"""Inserts many or large jobs in several statements, none of which holds up the event loop."""
+"""Inserts many or large jobs with several statements, each too short to block the event loop."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -16,7 +16,7 @@ _payload_of, _metadata_of = attrgetter("payload"), attrgetter("metadata")
 
 
 async def enqueue_all(transaction: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    """Inserts jobs of one lane, in several statements if they are large.
+    """Inserts jobs of one lane, with several statements if the jobs are large.
 
     All statements run in the caller's transaction, so all jobs are inserted or none.
     """
@@ -27,7 +27,7 @@ async def enqueue_all(transaction: Executor, lane: int, jobs: Sequence[NewJob]) 
 def fit_into_statement(jobs: Sequence[NewJob]) -> bool:
     """Whether jobs without parents fit into one statement.
 
-    Takes 0.1 µs a job; `_size`, which counts parents, too, takes twice as long.
+    Takes 0.1 µs for each job. `_size`, which counts parents, too, takes twice as long.
     """
     texts = chain(map(_payload_of, jobs), filter(None, map(_metadata_of, jobs)))
     return sum(map(len, texts)) <= MAX_STATEMENT_BYTES

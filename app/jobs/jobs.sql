@@ -1,11 +1,11 @@
--- Jobs before they are leased: inserted, waiting, due, updated and cancelled.
+-- Inserts, finds, updates, cancels and purges jobs. The statements on leases are in app/leases.
 --
 --  * A job that waits for admission (app/concurrency) is pending. The API shows and counts it as
---    ready, but no index that a claim reads contains it.
+--    ready. The indexes that claims read do not contain pending jobs.
 --  * Lock order: see leases.sql.
---  * A statement that has an id finds its row by the primary key. Its WHERE has no condition that a
+--  * A statement that gets ids finds the rows by the primary key. Its WHERE has no condition that a
 --    partial index could answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL),
---    because with stale statistics the planner would use that index (3.3 ms instead of 0.07).
+--    because with stale statistics the planner would use that index (3.3 ms instead of 0.07 ms).
 
 -- fragment: new_job
 -- The columns that the caller of `enqueue` fills.
@@ -29,14 +29,16 @@ WHERE lane = :lane AND id = :job_id AND lease_expires_at IS NULL
 FOR UPDATE
 
 -- fragment: lock_waiting_jobs
--- Like `lock_jobs`, without the jobs that are leased.
+-- Like `lock_jobs`, but leaves out the jobs that are leased.
 FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND lease_expires_at IS NULL
 ORDER BY id
 FOR UPDATE
 
 -- fragment: count_and_return_changed
--- Counts the new state of the job, and returns the job. A pending job counts as ready.
+-- The end of a statement that changes a job: counts the change of state in the statistics, and
+-- returns the job. `locked` is the job before the change, `changed` the job after it. A pending job
+-- counts as ready.
 counted AS (
     INSERT INTO stat_deltas (lane, ready, scheduled)
     SELECT :lane, (changed.state IN {{shown_as_ready}})::int - (locked.state IN {{shown_as_ready}})::int,
@@ -48,16 +50,18 @@ SELECT {{moved_job}}
 FROM changed
 
 -- fragment: deducted_waiting
--- How much the deletion of the jobs in `deleted` changes the counters scheduled, blocked and ready.
+-- The values of the counters scheduled, blocked and ready for a deletion: minus the number of jobs
+-- in the CTE `deleted`. A pending job counts as ready.
 -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
 -count(*) FILTER (WHERE state IN {{shown_as_ready}})
 
 -- name: enqueue
 -- (nothing) -> ready | pending | scheduled | blocked | running.
 --
--- The broker has generated the ids and has decided which jobs are due, and which are leased to
--- waiting pollers (running). A column that is never NULL and equal in all rows is sent as one
--- element. `unnest` fills the other rows with NULL, and `coalesce` puts the value back.
+-- The broker has generated the ids. It has decided which jobs are due, and which are leased to
+-- waiting pollers (running). If a column is never NULL and has the same value in all rows, the
+-- broker sends an array with this one value. `unnest` fills the other rows with NULL, and
+-- `coalesce` replaces NULL with the value.
 WITH added AS (
     INSERT INTO jobs (lane, {{new_job}}, attempt, deliveries)
     SELECT :lane, id, coalesce(state, (:state::text[])[1]), coalesce(run_at, (:run_at::timestamptz[])[1]),
@@ -99,7 +103,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: finished_jobs
 -- row: JobRow
--- Reads the partitions that are not dropped yet. A job whose retention has ended is not returned.
+-- Leaves out jobs whose retention has ended, even if their partition is not dropped yet.
 SELECT {{stored_job}}, state, state_reason, finished_at, NULL::timestamptz AS lease_expires_at, result,
     cancel_requested_at
 FROM finished_jobs
@@ -117,11 +121,12 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending.
 --
 --  * Changes only the columns whose parameters are not NULL. A running job does not match.
---  * A ready job that is scheduled for later loses its admission. A retry that has kept its
---    admission still keeps it. A job of a held group that becomes due without an admission waits
---    for one.
---  * If :run_at is the value that the job has already, state_reason is kept.
---  * A new payload removes an unused lease token: a late settlement would be about the old payload.
+--  * If :run_at is in the future, a ready job loses its admission. A scheduled job keeps its
+--    admission, which only a retry has.
+--  * If a job of a held group becomes due without an admission, it is pending until it is admitted.
+--  * If :run_at differs from the job's run_at, state_reason is removed, except from a blocked job.
+--  * A new payload removes an unused lease token, because a late settlement would refer to the old
+--    payload.
 WITH locked AS ({{lock_waiting_job}}),
 changed AS (
     UPDATE jobs
@@ -147,9 +152,9 @@ changed AS (
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending (new body).
 --
--- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age,
--- its group and its attempts. The checkpoint and progress of the old body are removed. So is an
--- unused lease token, because a late settlement would be about the old body.
+-- The waiting job with the unique key gets the fields of the new job. It keeps its id, its age, its
+-- group and its attempts. The checkpoint and progress of the old body are removed. An unused lease
+-- token is removed, too, because a late settlement would refer to the old body.
 WITH locked AS ({{lock_waiting_job}}),
 changed AS (
     UPDATE jobs
@@ -176,8 +181,8 @@ changed AS (
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> cancelled.
 --
--- A running job does not match: its worker is asked to stop instead. cancel_requested_at is set if
--- the user cancels the job, but not if it is cancelled because a parent failed (:reason).
+-- A running job does not match; request_cancel asks its worker to stop. cancel_requested_at is set
+-- if a user cancels the job, but not if the job is cancelled because a parent failed (:reason).
 WITH locked AS (SELECT id {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
@@ -204,8 +209,8 @@ FROM deleted;
 -- name: move_unstarted_to_dead_letters
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> dead.
--- The job missed its start deadline (expires_at). A deadline that was met no longer counts: the end
--- of a run clears expires_at, unless the delivery never reached its worker.
+-- The job missed its start deadline (expires_at). A job that has started once cannot miss it,
+-- because the end of a run clears expires_at, unless the delivery never reached its worker.
 WITH locked AS (SELECT id, expires_at {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
@@ -237,7 +242,8 @@ ORDER BY expires_at
 LIMIT :limit;
 
 -- name: request_cancel
--- running -> running (asked to stop).  Returns whether it had been asked before.
+-- running -> running (asked to stop).
+-- Returns for each job whether its worker had already been asked before.
 UPDATE jobs
 SET cancel_requested_at = coalesce(cancel_requested_at, :now)
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND state = 'running'
@@ -262,7 +268,8 @@ changed AS (
 {{count_and_return_changed}};
 
 -- name: due_jobs
--- Reads the start of the index jobs_due, up to :now. Limited, because very many jobs may be due.
+-- Reads the index jobs_due from its start up to :now. Has a limit, because very many jobs may be
+-- due.
 SELECT id
 FROM jobs
 WHERE state = 'scheduled' AND run_at <= :now
@@ -277,8 +284,8 @@ WHERE state = 'scheduled';
 
 -- name: make_due_ready
 -- row: MovedJobRow
--- scheduled -> ready | pending.  Several brokers may run this at the same time: each skips the rows
--- that another has locked.
+-- scheduled -> ready | pending.
+-- Several brokers may run this at the same time: each skips the rows that another one has locked.
 WITH locked AS MATERIALIZED (SELECT id, state, run_at {{lock_jobs}} SKIP LOCKED),
 made_ready AS (
     UPDATE jobs
@@ -296,7 +303,8 @@ SELECT {{moved_job}}
 FROM made_ready;
 
 -- name: count_waiting
--- Sums the statistics: exact in its snapshot, and the same cost for ten jobs and for ten million.
+-- Sums the counters of the statistics. The sum is exact in the snapshot of the statement, and costs
+-- the same for ten jobs and for ten million.
 SELECT coalesce(sum(scheduled + blocked + ready), 0)::bigint
 FROM (
     SELECT scheduled, blocked, ready
@@ -314,9 +322,9 @@ FROM jobs
 WHERE lane >= :first_lane AND lane < :end_lane AND state = ANY(:states::text[]);
 
 -- name: purgeable_jobs
--- Scans all lanes of a queue in lock order: (:after_lane, :after_id) is where the last batch ended.
--- Jobs with the id :before_id or a later one were inserted after the purge began: without that
--- bound the purge of a busy queue would never end.
+-- Scans all lanes of a queue in lock order. (:after_lane, :after_id) is the last job of the
+-- previous batch. Leaves out ids from :before_id on, because these jobs were inserted after the
+-- purge began. Without that bound the purge of a busy queue would never end.
 SELECT id
 FROM jobs
 WHERE (lane, id) > (:after_lane, :after_id) AND lane < :end_lane AND id < :before_id AND state = ANY(:states::text[])
@@ -326,8 +334,8 @@ LIMIT :limit;
 -- name: purge_waiting
 -- scheduled | blocked | ready | pending -> (nothing).
 --
--- A job that was claimed in the meantime does not match. A job that others depend on is recorded as
--- purged in finished_parents: otherwise its children would wait forever.
+-- A job that was claimed in the meantime does not match. A job that other jobs depend on is
+-- recorded as purged in finished_parents, because otherwise its children would wait forever.
 WITH locked AS (SELECT id, state {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs

@@ -1,8 +1,9 @@
 """Lists jobs with filters, page by page.
 
-The query reads each lane in the order of its primary key and merges the lanes. So the cost of a
-page depends on its length, not on the number of jobs. A page ends early if its jobs are too large
-for one response.
+The query reads the jobs of each lane in the order of the primary key, and merges the lanes. So the
+cost of a page does not depend on the number of stored jobs. It depends on the length of the page,
+and on the number of jobs that the filters skip. A page ends early if its jobs are too large for
+one response.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +100,7 @@ async def matching_ids(db: Executor, lanes: Sequence[int], job_filter: JobFilter
 async def ids_of(db: Executor, query: CompiledQuery, values: Mapping[str, object]) -> list[UUID]:
     """Returns the ids that the query finds.
 
-    Selects them as one array, because the driver decodes it faster than rows.
+    Selects the ids as one array, because the driver decodes an array faster than rows.
     """
     ids: list[UUID] = await db.value(f"SELECT ARRAY({query.text})", *query.arguments(values))
     return ids
@@ -143,13 +144,15 @@ def _tables(tables: Sequence[sa.Table], job_filter: JobFilter) -> tuple[sa.Table
 
 
 def within_bytes(page: Query, order_by: OrderBy) -> Query:
-    """Selects the rows of a page that fit into `max_bytes`, at least one, and the page's `total`.
+    """Selects the first rows of a page that fit into `max_bytes`, but at least one row.
 
-    Reads only the last attempt of each job, because a list shows only the last error.
+    `total` is the number of rows in the whole page. Returns only the last attempt of each job,
+    because a list shows only the last error.
 
-    Postgres knows the size of a text without reading it, but not the size of an array's element,
-    and twenty attempts may be 5 MB. So the query first drops rows by the sizes of their texts and
-    of their arrays of attempts as stored, and then by the size of the last attempt.
+    Postgres knows the size of a text without reading the text. It does not know the size of an
+    array's element, and twenty attempts may be 5 MB. So the query drops rows in two steps: first
+    by the sizes of their texts and of their arrays of attempts as stored, then by the size of the
+    last attempt.
     """
     rows, max_bytes = page.subquery("page"), parameter("max_bytes", sa.BigInteger)
     size = sum((_length(rows.c[name]) for name in _LARGE), sa.literal(0))
@@ -197,8 +200,8 @@ def _merge_lanes(parts: Mapping[sa.Table, Query], order: Order, *, has_after: bo
 def _select_lane(
     table: sa.Table, query: Query, lane: sa.ColumnElement[int], order: Order, *, has_after: bool
 ) -> sa.Subquery:
-    # The lane comes from the outer query. Without correlate_except SQLAlchemy adds all lanes to the
-    # FROM, and each job appears once for each lane.
+    # The lane comes from the outer query. Without correlate_except SQLAlchemy adds the lanes to the
+    # FROM of this query, too, and each job appears once for each lane.
     query = query.where(table.c.lane == lane).correlate_except(table)
     if has_after:
         after = parameter("after", table.c.id.type)
@@ -215,7 +218,7 @@ def job_columns(table: sa.Table, *, payload: bool = True) -> list[sa.ColumnEleme
 
 
 def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
-    """Selects the column for a field of JobRow from this table, or NULL if the table has none."""
+    """Returns the column of this table for a field of JobRow, or NULL if there is none."""
     if name in _RENAMED.get(table, {}):
         return _RENAMED[table][name].label(name)
     if name in table.c:

@@ -15,8 +15,9 @@ from app.http.authorization import Access
 from app.jobs import store
 from app.queues.cache import QueueCache
 
-# Packages that check `access` themselves, or whose resources belong to no queue. A new route with a
-# path parameter is forbidden to keys of single queues until its package is listed here.
+# First segments of paths whose routes check `access` themselves, or whose resources belong to no
+# queue. On other paths with parameters, a key without access to all queues gets 403, unless the
+# parameter names a queue or a job. So a new route is forbidden to such keys until it is added here.
 SELF_CHECKED = ("schedules", "job-types")
 
 
@@ -37,8 +38,8 @@ class PathAccess:
     async def _check_job(self, access: Access, text: str, noun: str) -> None:
         """Raises NotFound, as for an unknown id, if the caller may not access the queue of the job.
 
-        Before it raises, it searches for an id that does not exist. Without this search the
-        response would come sooner than for an unknown id, which would reveal that the job exists.
+        Before it raises, searches the database for an id that does not exist. Without this search
+        the response would come sooner than for an unknown id, and would reveal that the job exists.
         """
         job_id = _parse_id(text)
         if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):

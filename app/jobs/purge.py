@@ -18,8 +18,8 @@ from app.queues.cache import QueueCache
 from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
 
 BATCH_SIZE = 1000
-# How far beyond the current time ids are purged. Several processes generate ids, and their clocks
-# differ by a few milliseconds.
+# A purge includes ids whose time is up to a second in the future, because several processes
+# generate ids, and their clocks differ by a few milliseconds.
 CLOCK_SKEW = timedelta(seconds=1)
 
 _SMALLEST_ID = UUID(int=0)
@@ -33,8 +33,8 @@ _STORED_STATES = {
 class QueuePurger:
     """Purges a queue, and publishes JobsPurged after each batch.
 
-    On this event the group scheduler admits other jobs in place of the removed ones, and the
-    dependency resolver resolves the children of removed jobs, which must not wait forever.
+    On this event the group scheduler admits other jobs in place of the removed jobs. The dependency
+    resolver cancels or unblocks the children of removed jobs, which would otherwise wait forever.
     """
 
     def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:

@@ -1,6 +1,7 @@
 """HTTP route: purge a queue.
 
-Its tag and path are those of the queues, but the package `queues` must not import `jobs`.
+The route has the tag and the path of the package `queues`. It is not in that package, because
+`queues` must not import `jobs`.
 """
 
 from typing import Annotated
@@ -30,7 +31,7 @@ async def purge_queue(
 ) -> Response:
     """Removes waiting jobs and keeps no record of them. Only counts them unless `dry_run` is false.
 
-    Running and finished jobs are not removed. For jobs that depend on a removed job, it counts as
-    failed.
+    Running and finished jobs are not removed. A removed job counts as failed for the jobs that
+    depend on it.
     """
     return json_response(await purger.purge(name, purge, access.caller))

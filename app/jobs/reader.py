@@ -1,10 +1,10 @@
-"""Reads jobs: one, a page, the attempts of one, or one as soon as it has finished.
+"""Reads a job, its attempts, a page of jobs, or a job as soon as it has finished.
 
-A request that waits for a result wakes up when
+A request that waits for a job to finish returns
 
-    this process finishes the job    at once, by an event
-    another process finishes it      within about 0.5 s, by polling
-    the wait is over, the client has disconnected, or the process drains
+- immediately, by an event, if this process finishes the job;
+- within about 0.5 s, by polling, if another process finishes the job;
+- unfinished, if the wait is over, the client has disconnected, or the process drains.
 """
 
 import asyncio
@@ -66,9 +66,9 @@ class JobReader:
         )
 
     async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
-        """Waits until the job has finished, and returns it.
+        """Waits until the job has finished, and returns the job.
 
-        Returns it unfinished when the wait is over, the client has disconnected or the process
+        Returns the unfinished job if the wait is over, the client has disconnected or the process
         drains.
         """
         until = time.monotonic() + min(wait_seconds, self._infra.settings.max_wait_seconds)
@@ -80,8 +80,8 @@ class JobReader:
                 event.clear()
                 row = await self.find(job_id)
                 await self._infra.config_versions.ensure_fresh()
-                # After the read: a key that was revoked before the job finished must not receive
-                # the result.
+                # Checked after the read, because a caller whose key was revoked before the job
+                # finished must not receive the result.
                 access.check_key_active()
                 seconds_left = until - time.monotonic()
                 if row.state in FINISHED or seconds_left <= 0 or client.is_disconnected or self._draining:
@@ -147,9 +147,10 @@ class JobReader:
 def _attempts_after(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
     """Returns the attempts that follow the attempt that ended at `instant`.
 
-    Their times need not increase, because a clock can be set back. If the attempt that ended at
-    `instant` is no longer stored, returns the attempts that ended later. An attempt without
-    `ended_at` is the last one, which is still running.
+    Finds these attempts by their position in the list. Their times need not ascend, because a clock
+    can be set back. If the attempt that ended at `instant` is no longer stored, returns the
+    attempts that ended later. Only the last attempt can have no `ended_at`, because it is still
+    running.
     """
     ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
     if instant in ends:

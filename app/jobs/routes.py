@@ -41,7 +41,7 @@ router = APIRouter(tags=["jobs"])
 
 
 class JobQuery(PageParams):
-    """The filters of GET /jobs."""
+    """The filters, the order and the page of GET /jobs."""
 
     queue: NameParameter | None = None
     state: JobState | None = None
@@ -68,7 +68,7 @@ class JobQuery(PageParams):
 class WaitQuery(BaseModel):
     """The parameters of GET /jobs/{job_id}.
 
-    Rejects unknown ones, because a request with a misspelt `wait_second` must not return
+    Rejects unknown parameters, because a request with a misspelt `wait_second` must not return
     immediately.
     """
 

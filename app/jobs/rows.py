@@ -42,10 +42,10 @@ class NewJob(NamedTuple):
     schedule: str | None = None
     on_parent_failure: str | None = None
     has_dependents: bool | None = None
-    # Array literal, because unnest accepts no arrays of different lengths.
+    # Text of an array literal, because `unnest` accepts no array of arrays with different lengths.
     waiting_for: str | None = None
     depends_on: str | None = None
-    # Only of a job that is stored as already leased to a waiting poller; see
+    # Set only for a job that is stored as already leased to a waiting poller; see
     # app/enqueue/insert_batcher.py.
     worker_id: str | None = None
     started_at: datetime | None = None
@@ -82,7 +82,7 @@ class ClaimedRow(NamedTuple):
     lease_token: UUID
     started_epoch: float  # when the lease began, in seconds since 1970
     lease_seconds: float  # length of the lease, unless a heartbeat extends it
-    waited_seconds: float | None  # since run_at; None after a crash and in a repeated claim
+    waited_seconds: float | None  # from run_at; None after a crash and in a repeated claim
     priority: int
     checkpoint: str | None
     progress: str | None
@@ -94,7 +94,7 @@ class ClaimedRow(NamedTuple):
     deadline_at: datetime | None
     depends_on: list[UUID] | None
     admission: int | None
-    slice_number: int  # of the poll slice that gets this job, counted from 1
+    slice_number: int  # number of the poll slice that gets this job, counted from 1
     size: int  # bytes that the job takes in a response
 
     @property
@@ -110,7 +110,7 @@ class ClaimedRow(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job from any of the three tables: live, finished or dead."""
+    """A job from one of the tables `jobs`, `finished_jobs` and `dead_letters`."""
 
     lane: int
     id: UUID
@@ -135,7 +135,7 @@ class JobRow(NamedTuple):
     unique_key: str | None
     schedule: str | None
     depends_on: list[UUID] | None
-    # Not all three tables have these.
+    # Each of these columns is missing in at least one of the three tables.
     state: str
     state_reason: str | None
     finished_at: datetime | None
@@ -199,8 +199,10 @@ class JobRow(NamedTuple):
         return _attempt.decode(self.attempts[-1]).error if self.attempts else UNSET
 
     def all_attempts(self) -> list[Attempt]:
-        """Returns the failed attempts that are stored, and after them the running or completed
-        attempt, which is made from the row itself.
+        """Returns the stored attempts, oldest first, then the running or completed attempt.
+
+        Only attempts that did not complete are stored. The running or completed attempt is built
+        from the columns of the row.
         """
         failed = [_attempt.decode(text) for text in self.attempts or []]
         outcomes = {"running": "running", "completed": "complete"}
@@ -227,7 +229,7 @@ def public_state(state: str) -> str:
 
 
 def to_array_text(ids: Sequence[UUID]) -> str | None:
-    """Formats ids as an array literal of Postgres, or as NULL if there are none."""
+    """Formats ids as an array literal of Postgres. Returns None, for NULL, if there are no ids."""
     return "{" + ",".join(map(str, ids)) + "}" if ids else None
 
 

@@ -172,7 +172,7 @@ class JobFilter(RequestModel):
 
 
 class LiveJobs(MemberRule):
-    """The filter does not select finished jobs."""
+    """A cancellation does not filter by a state of finished jobs, which cannot be cancelled."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         if member_of(value_of("filter"), "state") in (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED):
@@ -192,7 +192,10 @@ class CancelJobs(BulkRequest):
 
 
 class CancelAnswer(ResponseModel):
-    """How many jobs matched, were cancelled, and (running ones) were asked to stop."""
+    """How many jobs matched, and how many of them were cancelled.
+
+    `requested`: how many running jobs were asked to stop.
+    """
 
     matched: Int32
     cancelled: Int32

@@ -25,9 +25,10 @@ async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
 
 
 def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
-    """Keeps only the first value of a column if all are equal, as they mostly are in a batch.
+    """Keeps only the first value of a column if all values are equal, as in most batches.
 
-    The driver takes 0.5 to 1.8 µs to encode a value. The statement repeats the value for every job.
+    The statement repeats this value for every job. This saves time, because the driver takes 0.5 to
+    1.8 µs to encode a value.
     """
     return column[:1] if column and column.count(column[0]) == len(column) else column
 
@@ -43,8 +44,9 @@ async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
 async def find(db: Executor, job_id: UUID, retention_now: datetime) -> JobRow | None:
     """Searches for a job among the live, then the finished, then the dead jobs.
 
-    Searches twice, because a job may move between the tables during the first search. A finished
-    job whose retention has ended by `retention_now` is not found.
+    If the first search finds nothing, searches again, because the job may have moved between the
+    tables in the meantime. Does not find a finished job whose retention has ended by
+    `retention_now`.
     """
     lane, ids = lane_of(job_id), [job_id]
     for statement in 2 * (
@@ -97,10 +99,10 @@ async def replace_waiting(
 async def cancel_waiting(
     db: Executor, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
 ) -> list[MovedJobRow]:
-    """Cancels the jobs, except those that no longer wait. Returns the cancelled jobs.
+    """Cancels the jobs that still wait. Returns the cancelled jobs.
 
-    `kept` is what `QueueCache.retention` returns: until when the cancelled jobs are stored, and
-    whether they go to the archive.
+    `kept` is the result of `QueueCache.retention`: until when the cancelled jobs are kept, and
+    whether they are archived then.
     """
     keep_until, archive = kept
     rows = await db.rows(

@@ -22,8 +22,8 @@ from app.log import log
 from app.queues.cache import QueueCache
 
 MAX_SAMPLE = 20  # ids in the response of a bulk cancellation
-# A job may start or finish its run between the two statements of a cancellation, so that neither
-# matches. Then both are tried again.
+# How often both statements of a cancellation are tried. A job may start or finish its run between
+# the two statements, and then neither of them matches the job.
 CANCEL_TRIES = 3
 BATCH_SIZE = 500  # jobs per statement: more would block the event loop for several milliseconds
 
@@ -36,15 +36,20 @@ class JobUpdater:
         self._reader = reader
 
     async def get_waiting(self, job_id: UUID) -> Job:
-        """Returns a job that can be updated. Raises WrongState for any other."""
+        """Returns a job that can be updated.
+
+        Raises WrongState for a running or finished job, which cannot be updated.
+        """
         job = await self._reader.get(job_id)
         if job.state == "running" or job.state in FINISHED:
             raise WrongState(job_id, job.state)
         return job
 
     async def patch(self, job_id: UUID, patch: JobPatch, faults: Sequence[Fault] = ()) -> Job:
-        """Updates a job. Rejects the request with the `faults` that the caller has found, and its
-        own."""
+        """Updates a job and returns it. Raises ValidationFailed for an invalid patch.
+
+        The error lists the `faults` that the caller has found, and those that this method finds.
+        """
         now = self._infra.now()
         settings, run_at = self._infra.settings, value_or(patch.run_at, None)
         raise_for_faults(
@@ -120,7 +125,7 @@ class JobUpdater:
         )
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
-        """Returns the ids of the live jobs that the request selects, at most its `limit`."""
+        """Returns the ids of the live jobs that the request selects, at most `limit` ids."""
         job_filter = bulk_filter(request, request.filter, JobFilter())
         limit = value_or(request.limit, 1000)
         if job_filter is None:
@@ -131,7 +136,7 @@ class JobUpdater:
         return await matching_ids(self._infra.read_connections, lanes, job_filter, limit)
 
     async def _live(self, ids: Iterable[UUID]) -> list[UUID]:
-        """Returns the ids whose jobs wait or run, each once and in the order of the request."""
+        """Returns the ids of the jobs that wait or run, each id once, in the order of `ids`."""
         unique_ids = list(dict.fromkeys(ids))
         live: set[UUID] = set()
         for lane, lane_ids in group_by_lane(unique_ids, lambda job_id: job_id).items():
@@ -141,8 +146,8 @@ class JobUpdater:
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
         """Cancels the waiting jobs, and asks the workers of the running ones to stop.
 
-        Returns the ids of the cancelled jobs, and a map with the ids of the running jobs. Its
-        values say whether the worker had been asked before this call.
+        Returns the ids of the cancelled jobs, and a map with the ids of the running jobs. The
+        values of the map say whether the worker had already been asked before this call.
         """
         now = self._infra.now()
         cancelled: list[UUID] = []

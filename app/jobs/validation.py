@@ -1,4 +1,4 @@
-"""Checks of job fields that a schema cannot express: they depend on settings or on the clock."""
+"""Checks job fields by rules that a schema cannot express: they depend on settings or the clock."""
 
 from datetime import datetime, timedelta
 

@@ -1,7 +1,7 @@
 -- Deduplication keys (idempotency keys, unique keys, claim keys) and lane locks.
 --
 -- Keys have 256 lanes of their own, which belong to no queue. The primary key makes concurrent
--- transactions with one key wait for each other. Lock order: see leases.sql.
+-- transactions with the same key wait for each other. Lock order: see leases.sql.
 
 -- fragment: locked_lane
 SELECT lane
@@ -26,14 +26,14 @@ FROM deduplication_keys
 WHERE lane = :lane AND digest = :digest;
 
 -- name: stored_response
--- The response of a call with this key. Takes no lock.
+-- Returns the response that is stored with a key. Takes no lock.
 SELECT response
 FROM deduplication_keys
 WHERE lane = :lane AND digest = :digest;
 
 -- name: lock_claim_key
--- Serializes the claims with one key: the row stays locked until the claim is committed. Returns
--- the receipt of the first claim, or NULL if this is the first.
+-- Serializes the claims with the same key: the row stays locked until the claim is committed.
+-- Returns the receipt of the first claim, or NULL if this claim is the first.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
 VALUES (:lane, :digest, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
@@ -41,15 +41,15 @@ SET expires_at = excluded.expires_at
 RETURNING response;
 
 -- name: write_key_response
--- Stores the response of a call with its key, which the transaction has locked.
+-- Stores the response of a call in the row of its key, which the transaction has locked.
 UPDATE deduplication_keys
 SET response = :response
 WHERE lane = :lane AND digest = :digest;
 
 -- name: lock_unique_keys
 -- row: UniqueRow
--- Serializes the enqueues with one unique key: inserts the missing rows, and locks all. A key
--- without a job_id is free.
+-- Serializes the enqueues with the same unique key: inserts the missing rows, and locks all rows. A
+-- key without a job_id is free.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
 SELECT :lane, input.digest, :expires_at
 FROM unnest(:digests::uuid[]) AS input (digest)
@@ -59,8 +59,8 @@ SET digest = excluded.digest
 RETURNING digest, job_id, response, expires_at;
 
 -- name: assign_unique_keys
--- Sets the jobs that have these keys, and for how long: a window of time, or the life of the job.
--- The column `response` stores :held_for, `window` or `life`.
+-- Stores which jobs have these keys, and for how long. The column `response` stores :held_for:
+-- `window` (until expires_at) or `life` (while the job waits or runs).
 UPDATE deduplication_keys
 SET job_id = input.job_id, response = input.held_for, expires_at = input.expires_at
 FROM unnest(:digest::uuid[], :job_id::uuid[], :held_for::text[], :expires_at::timestamptz[])
@@ -71,8 +71,9 @@ WHERE deduplication_keys.lane = :lane
 
 -- name: expired_keys
 -- row: ExpiredKey
--- Reads a range at the start of the index deduplication_keys_expires_at. job_id is set if the key
--- lasts as long as its job: such a key is deleted only if its job is no longer live.
+-- Reads a range at the start of the index deduplication_keys_expires_at. Returns a job_id only for
+-- a unique key that lasts as long as its job. Such a key is deleted only if its job is no longer
+-- live.
 SELECT lane, digest, CASE WHEN response = 'life' THEN job_id END AS job_id
 FROM deduplication_keys
 WHERE expires_at < :now
@@ -91,12 +92,12 @@ SET expires_at = :until
 WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;
 
 -- name: lock_lane
--- Serializes the transactions that decide how many jobs of this lane may run or wait, until their
--- commit.
+-- Acquires a lane lock, a queue lock or a caller lock. Serializes, until their commit, the
+-- transactions that count jobs before they claim, admit or insert more.
 {{locked_lane}};
 
 -- name: try_lock_lane
--- Like `lock_lane`. Returns no row if another transaction has locked the lane.
+-- Like `lock_lane`, but does not wait: returns no row if another transaction holds the lock.
 {{locked_lane}} SKIP LOCKED;
 
 -- name: lane_lock_exists

@@ -16,10 +16,11 @@ SQL = load_queries(__file__)
 
 
 class UniqueRow(NamedTuple):
-    """A unique key, and the job that has it. `job_id` is None if the key is free.
+    """A unique key, and the job that got the key last. `job_id` is None if no job has had the key.
 
     The column `response` says for how long the job has the key: `window` (until `expires_at`) or
-    `life` (while the job waits or runs).
+    `life` (while the job waits or runs). app/enqueue/uniqueness.py decides whether the job still
+    has the key.
     """
 
     digest: UUID
@@ -29,7 +30,10 @@ class UniqueRow(NamedTuple):
 
 
 class UniqueKeyParams(NamedTuple):
-    """A unique key, and the job that gets it. `held_for` is stored as `response` of UniqueRow."""
+    """A unique key, and the job that gets the key.
+
+    `held_for` is stored in the column `response` (see UniqueRow).
+    """
 
     digest: UUID
     job_id: UUID
@@ -53,9 +57,10 @@ async def acquire_idempotency_key(
     expires_at: datetime,
     retention_now: datetime,
 ) -> bool:
-    """Acquires an idempotency key. Returns False if it was used before.
+    """Acquires an idempotency key. Returns False if the key was used before.
 
-    A key that has expired by `retention_now` counts as unused.
+    A key that has expired by `retention_now` counts as unused. Raises IdempotencyKeyInUse if the
+    first call with the key is still running.
     """
     try:
         acquired = await db.value(
@@ -121,9 +126,10 @@ async def extend_keys(db: Executor, lane: int, digests: Sequence[UUID], now: dat
 
 
 async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
-    """Locks a lane until the transaction ends. Creates the lock's row on first use.
+    """Acquires a lane lock, queue lock or caller lock until the transaction ends. Returns True.
 
-    Without `wait`, returns False if another transaction has locked the lane.
+    Creates the row of the lock on first use. Without `wait`, returns False if another transaction
+    holds the lock.
     """
     lock = SQL.lock_lane if wait else SQL.try_lock_lane
     if await db.row(*lock(lane=lane)) is not None:
@@ -136,5 +142,8 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
 
 
 async def lock_caller(db: Executor, caller: str) -> None:
-    """Locks a caller until the transaction ends: makes counting its leases and claiming atomic."""
+    """Acquires a caller lock until the transaction ends.
+
+    The lock makes counting the leases of the caller and claiming atomic.
+    """
     await lock_lane(db, caller_lock_id(caller))

@@ -1,12 +1,12 @@
-"""Cron expressions in a time zone, correct across daylight saving changes. No I/O.
+"""Computes the runs of a cron expression in a time zone, correctly across daylight saving changes.
 
-The library cronsim gets only wall-clock times without a zone, because with an aware datetime it
-loses runs on the days of a change. This module maps the wall-clock times that it returns to UTC, in
-one of two ways:
+The library cronsim gets only wall-clock times without a zone. With an aware datetime, cronsim loses
+runs on the days on which the clock changes. This module converts the wall-clock times that cronsim
+returns to UTC, in one of two ways:
 
 - A schedule with fixed hours (a daily 01:30) follows wall-clock time. A time that occurs twice
-  fires only the first time. A time that the clock skips fires at the jump; another run that is due
-  at the jump fires together with it, as one.
+  fires only the first time. A time that the clock skips fires at the jump. If another run is due at
+  the jump, both fire as one run.
 - A schedule for every hour (`*/30 * * * *`) follows elapsed time: it fires whenever the clock shows
   a matching time, in both passes of a repeated hour.
 """
@@ -41,7 +41,7 @@ _ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 (wall-clock times have no zone)
 
 
 class CronError(ValueError):
-    """The expression is invalid, or it never fires."""
+    """The cron expression is invalid, or it never fires."""
 
 
 class Cron:
@@ -68,11 +68,11 @@ class Cron:
             yield _jump_instant(wall_time, self._zone) if first is None else first
 
     def _each_pass(self, instant: datetime) -> Iterator[datetime]:
-        """Yields every instant of each wall-clock time: two for a time that occurs twice.
+        """Yields every instant of each wall-clock time: two instants for a time that occurs twice.
 
-        The search for second passes starts at an earlier wall-clock time. For example, the clock
-        repeats the hour from 1:00 to 2:00, and it is 1:40 for the first time. Then the second 1:10
-        is still ahead.
+        A repeated hour has two passes. The search in the second pass starts at an earlier
+        wall-clock time. For example, the clock repeats the hour from 1:00 to 2:00, and shows 1:40
+        for the first time. Then the second 1:10 is still ahead.
         """
         wall_time = _wall_time(instant, self._zone)
         first_pass = self._wall_times(wall_time)
@@ -97,7 +97,7 @@ def _zone_names() -> frozenset[str]:
 
 
 def _parsed(expression: str) -> CronSim:
-    """Parses the expression and checks that it has a run.
+    """Parses the expression. Raises CronError if it is invalid or never fires.
 
     cronsim searches 50 years ahead. Even a 29 February on a Monday occurs within that time.
     """
@@ -114,9 +114,10 @@ def _parsed(expression: str) -> CronSim:
 
 
 def _invalid_detail(fields: list[str]) -> str:
-    """Says which field of an invalid expression is invalid.
+    """Returns an error text that names the first invalid field of an expression.
 
-    If each field is valid on its own, says that no date matches all of them, such as 30 February.
+    If each field is valid on its own, the text says that no date matches all fields. An example is
+    30 February.
     """
     for index, (name, allowed) in enumerate(_FIELDS.items()):
         try:
@@ -147,7 +148,7 @@ def _to_instants(wall_times: Iterable[datetime], zone: ZoneInfo, *, fold: int) -
 def _time_between_passes(wall_time: datetime, zone: ZoneInfo) -> timedelta:
     """Returns the time between the first and the second occurrence of a wall-clock time.
 
-    It is zero for a time that occurs once, as on most days.
+    Returns zero for a wall-clock time that occurs once, as on most days.
     """
     first, last = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return last - first
@@ -156,9 +157,9 @@ def _time_between_passes(wall_time: datetime, zone: ZoneInfo) -> timedelta:
 def _jump_instant(wall_time: datetime, zone: ZoneInfo) -> datetime:
     """Finds the instant at which the clock skips this wall-clock time, by bisection.
 
-    The skipped time has two interpretations, which enclose the jump. With the UTC offset from
-    before the jump (fold 0) it is an instant after the jump. With the offset from after the jump
-    (fold 1) it is an instant before the jump.
+    The skipped time can be converted with two UTC offsets, and the jump is between the results.
+    With the offset from before the jump (fold 0) the result is after the jump. With the offset from
+    after the jump (fold 1) the result is before the jump.
     """
     after, before = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     offset = before.astimezone(zone).utcoffset()

@@ -4,8 +4,8 @@ One transaction enqueues the jobs and sets the next run, so no run fires twice o
 
     due -> enqueued   the jobs are inserted, `next_run_at` advances
     due -> skipped    no job is inserted (overlap, duplicate or misfire), `next_run_at` advances
-    due -> due        the run failed: it is retried until it is 60 s late, then the misfire policy
-                      decides
+    due -> due        the run failed: the service tries again until the run is 60 s late, then the
+                      misfire policy decides
 
 Every broker runs this service, without a leader. If a broker dies, the others continue without
 having to detect its death.
@@ -42,14 +42,14 @@ class PeriodicEnqueuer(PeriodicService):
         self._infra = infra
         self._enqueuer = enqueuer
         self._reader = reader
-        # The run that failed last, by schedule. It is retried until it succeeds, but logged once.
+        # The last failed run of each schedule. Its failure is logged once, not for each try.
         self._failed: dict[str, datetime | None] = {}
 
     async def run_once(self) -> None:
         """Fires each due schedule once.
 
-        If more runs of a schedule are due than fit into one transaction, the rest fires when all
-        other due schedules have fired.
+        If more runs of a schedule are due than fit into one transaction, the other runs fire after
+        all other due schedules have fired.
         """
         now, after, tried = self._infra.now(), (_BEGINNING, ""), set[str]()
         while rows := await store.due_schedules(self._infra.db, now, after, BATCH_SIZE):
@@ -67,7 +67,7 @@ class PeriodicEnqueuer(PeriodicService):
         """Wakes the service at `instant`.
 
         Does nothing if `instant` is further away than the scan interval, because the next scan
-        finds it again.
+        reads `next_run_at` again.
         """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
@@ -76,7 +76,8 @@ class PeriodicEnqueuer(PeriodicService):
     async def run_now(self, name: str, access: Access) -> tuple[Job, bool]:
         """Enqueues the job of a schedule now.
 
-        Returns the job, and whether it is new or a duplicate. The next scheduled run is unaffected.
+        Returns the job, and True if the job is new or False if it is a duplicate. Does not change
+        the next scheduled run.
         """
         while (draft := await self._try_run_now(name, access)) is None:
             pass
@@ -87,8 +88,8 @@ class PeriodicEnqueuer(PeriodicService):
     async def _try_run_now(self, name: str, access: Access) -> JobDraft | None:
         """Enqueues the job of the schedule as it is stored now.
 
-        Returns None if the schedule was changed to another queue in the meantime: that queue may
-        have to be created, too, so the caller tries again.
+        Returns None if the schedule was changed to another queue in the meantime. The caller then
+        tries again, because the other queue may have to be created, too.
         """
         row = store.accessible(await store.get_schedule(self._infra.db, name), name, access)
         await self._infra.config_versions.ensure_fresh()
@@ -105,10 +106,10 @@ class PeriodicEnqueuer(PeriodicService):
         return drafts[0]
 
     async def _try_fire(self, row: ScheduleRow) -> None:
-        """Fires one schedule. A schedule that fails does not hold up the others.
+        """Fires one schedule. Records a failure and does not raise, so that other schedules fire.
 
-        A run that fails stays due and is retried until it is 60 s late. Then the misfire policy
-        decides.
+        A run that fails stays due, and the service tries again until the run is 60 s late. Then the
+        misfire policy decides.
         """
         try:
             more = await self._fire(row)
@@ -120,16 +121,20 @@ class PeriodicEnqueuer(PeriodicService):
             self.wake()
 
     async def _fire(self, candidate: ScheduleRow) -> bool:
-        """Fires the due runs of a schedule, as many as allowed. Returns whether more runs are due."""
+        """Fires the due runs of a schedule by its misfire policy.
+
+        Enqueues at most MAX_RUNS jobs. Returns whether more runs are due.
+        """
         await self._infra.config_versions.ensure_fresh()
         now = self._infra.now()
         try:
             return await self._fire_runs(candidate, now)
         except DuplicateJob:
-            # A unique key with `reject`: skip this run while another job has the key.
+            # The unique key of the job has `on_duplicate: reject`, and another job has the key.
+            # Skips the due runs.
             return await self._fire_runs(candidate, now, skip=True)
         except QueueFull:
-            # All missed runs together may never fit: enqueue them one by one, as capacity allows.
+            # The queue may never have space for all missed runs at once. Enqueues them one by one.
             if _plan(candidate, now).jobs <= 1:
                 raise
             return await self._fire_runs(candidate, now, limit=1)
@@ -159,8 +164,9 @@ class PeriodicEnqueuer(PeriodicService):
     ) -> list[JobDraft]:
         """Enqueues up to `jobs` jobs of a schedule.
 
-        With `overlap: skip`, enqueues at most one, and none while the last job waits or runs. With
-        a unique key, enqueues at most one, because a second run would only find the first job.
+        With `overlap: skip`, enqueues at most one job, and none while the last job waits or runs.
+        With a unique key, enqueues at most one job, because a second job would be a duplicate of
+        the first.
         """
         definition = row.definition
         if definition.overlap is Overlap.SKIP or definition.job.unique is not UNSET:

@@ -8,15 +8,15 @@ from typing import NamedTuple, assert_never
 from app.schedules.recurrence import TICK, Recurrence
 from app.schedules.schemas import Misfire
 
-GRACE = timedelta(seconds=60)  # a run that is later than this has been missed
+GRACE = timedelta(seconds=60)  # a run that is late by more than this counts as missed
 MAX_RUNS = 100  # jobs of one schedule per transaction
 
 
 class MisfirePlan(NamedTuple):
     """How many jobs to enqueue for the due runs of a schedule, and when the schedule runs next.
 
-    - `missed`: at least one run is late by more than the grace period, whether or not a job is
-      enqueued for it.
+    - `missed`: at least one run is late by more than the grace period, even if a job is enqueued
+      for this run.
     - `more`: there are too many runs for one transaction.
     """
 
@@ -31,7 +31,7 @@ def plan_runs(
 ) -> MisfirePlan:
     """Plans the due runs of a schedule by its misfire policy.
 
-    `due` is the first run that has not fired yet; it is not after `now`.
+    `due` is the first run that has not fired yet. It is at or before `now`.
     """
     missed = due < now - GRACE
     match misfire:
@@ -48,8 +48,8 @@ def plan_runs(
 def _last_run_is_on_time(recurrence: Recurrence, due: datetime, now: datetime) -> bool:
     """Whether the last due run is within the grace period.
 
-    If so, the policy `skip` enqueues a job for this run. It skips earlier due runs, which have been
-    missed, to avoid a burst.
+    If so, the policy `skip` enqueues a job for this run. To avoid a burst, the policy skips all
+    earlier runs that are due.
     """
     return due >= now - GRACE or any(True for _ in _runs_until(now, recurrence.after(now - GRACE - TICK)))
 

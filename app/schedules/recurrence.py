@@ -1,5 +1,6 @@
-"""The times at which a schedule runs: by cron or at a fixed interval, between its start and its
-end. No I/O.
+"""Computes the times at which a schedule runs.
+
+A schedule runs by cron or at a fixed interval, between its start and its end.
 """
 
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ TICK = timedelta(microseconds=1)  # the resolution of Postgres timestamps
 
 @dataclass(frozen=True, slots=True)
 class FixedInterval:
-    """The times of a schedule with `every_seconds`: the anchor, and every multiple of the interval
-    after it."""
+    """The times of a schedule with `every_seconds`.
+
+    They are the anchor and the multiples of the interval after the anchor.
+    """
 
     anchor: datetime
     interval: timedelta
@@ -52,7 +55,10 @@ class Recurrence:
 
 
 def recurrence_of(schedule: SchedulePut, created_at: datetime) -> Recurrence:
-    """Builds the recurrence of a schedule that its rules accept."""
+    """Builds the recurrence of a valid schedule.
+
+    Intervals are counted from the start of the schedule, or else from its creation.
+    """
     starts_at, ends_at = _utc(schedule.starts_at), _utc(schedule.ends_at)
     return Recurrence(times_of(schedule, starts_at or created_at), starts_at, ends_at)
 
@@ -66,7 +72,7 @@ def times_of(schedule: SchedulePreview, anchor: datetime) -> Cron | FixedInterva
         return FixedInterval(anchor, timedelta(seconds=schedule.every_seconds))
     assert isinstance(schedule.cron, str), "one of the two is present"
     zone = zone_named(value_or(schedule.timezone, "UTC"))
-    if zone is None:  # the time zones of another broker had it
+    if zone is None:  # another broker, with other time zone data, has accepted the name
         raise ValidationFailed.at("/timezone", UNKNOWN_TIME_ZONE)
     return Cron(schedule.cron, zone)
 

@@ -1,7 +1,8 @@
--- Schedules. The transaction that enqueues the due jobs of a schedule also advances its
--- next_run_at.
--- Lock order: the row of a schedule before anything that its jobs need (deduplication keys, lane
--- locks, jobs).
+-- Schedules.
+--
+-- The transaction that enqueues the due jobs of a schedule also advances its next_run_at. Lock
+-- order: the row of a schedule is locked before all rows that its jobs need (deduplication keys,
+-- lane locks, jobs).
 
 -- fragment: schedule_columns
 -- The columns of ScheduleRow.
@@ -44,8 +45,9 @@ FOR UPDATE;
 
 -- name: put_schedule
 -- row: ScheduleRow
--- Inserts a schedule. Updates an existing one only if :is_locked: the caller has then locked its
--- row. If the schedule exists and :is_locked is false, returns no row.
+-- Inserts a schedule, or updates an existing schedule. :is_locked says whether the caller has
+-- locked the existing row. If the schedule exists and :is_locked is false, changes and returns no
+-- row.
 INSERT INTO schedules (name, spec, paused, next_run_at, created_at, updated_at)
 VALUES (:name, :spec, :paused, :next_run_at, :now, :now)
 ON CONFLICT (name) DO UPDATE
@@ -72,8 +74,9 @@ RETURNING {{schedule_columns}};
 
 -- name: due_schedules
 -- row: ScheduleRow
--- Reads a range at the start of schedules_next_run_at; paused and ended schedules have no next run.
--- Paginated, because a schedule that cannot fire stays due and must not hold up the others.
+-- Reads a range at the start of the index schedules_next_run_at. Paused and ended schedules have no
+-- next run. Reads page by page, because schedules that cannot fire stay due, and the schedules
+-- after them must still fire.
 SELECT {{schedule_columns}}
 FROM schedules
 WHERE next_run_at <= :now AND (next_run_at, name) > (:after_run_at, :after_name)
@@ -82,8 +85,8 @@ LIMIT :limit;
 
 -- name: lock_due_schedule
 -- row: ScheduleRow
--- Of several brokers, one locks the row. For the others it is locked or no longer due: they get no
--- row.
+-- If several brokers run this at the same time, one of them locks the row. The others get no row,
+-- because the row is locked or no longer due.
 SELECT {{schedule_columns}}
 FROM schedules
 WHERE name = :name AND next_run_at <= :now AND NOT paused
@@ -99,7 +102,7 @@ SET next_run_at = :next_run_at,
 WHERE name = :name;
 
 -- name: next_schedule_at
--- Reads the first entry of schedules_next_run_at that is in the future.
+-- Reads the first entry of the index schedules_next_run_at that is in the future.
 SELECT min(next_run_at)
 FROM schedules
 WHERE next_run_at > :now;

@@ -47,7 +47,7 @@ TimeZone = Annotated[
 
 
 class Misfire(StrEnum):
-    """What happens to runs that were not fired within 60 seconds.
+    """How the broker handles runs that were not fired within 60 seconds.
 
     `skip`: no job is enqueued for them. `once`: a single job is enqueued for all of them, and for a
     later run that is on time, if there is one. `all`: one job is enqueued for each.
@@ -59,7 +59,7 @@ class Misfire(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What happens to a run while the previous job has not finished: enqueue it anyway, or skip it."""
+    """Whether a run enqueues a job while the previous job has not finished: `allow` or `skip`."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -90,12 +90,13 @@ class SchedulePreview(RequestModel):
     timezone: TimeZone | UnsetType = UNSET
 
 
-# They apply to a single job at a single time: repeated, they would be wrong from the second run on.
+# Members that apply to a single job at a single time. In a schedule they would be wrong from the
+# second run on.
 SINGLE_JOB_MEMBERS = ("run_at", "delay_seconds", "expires_at", "depends_on", "on_parent_failure")
 
 
 class RepeatableJob(MemberRule):
-    """The job has no member that applies to a single job."""
+    """The job of a schedule has none of the members that apply to a single job at a single time."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         for name in SINGLE_JOB_MEMBERS:

@@ -30,8 +30,11 @@ class ScheduleService:
         self._periodic_enqueuer = periodic_enqueuer
 
     async def put(self, name: str, schedule: SchedulePut, access: Access, faults: Sequence[Fault] = ()) -> Schedule:
-        """Creates or replaces a schedule. Rejects it with the `faults` that the caller has found, and
-        its own."""
+        """Creates or replaces a schedule, and returns it.
+
+        Raises ValidationFailed if the schedule is invalid. The error lists the `faults` that the
+        caller has found, and those that this method finds.
+        """
         access.check(value_or(schedule.job.queue, "default"), "/job/queue")
         await self._check(schedule, faults)
         while (row := await self._put(name, schedule, access)) is None:
@@ -44,7 +47,7 @@ class ScheduleService:
         """Stores the schedule and returns its row.
 
         Returns None, and stores nothing, if another call has created the schedule in the meantime.
-        Its queue may be one that the caller may not access, so `put` tries again and checks it.
+        `put` then tries again, because the caller may have no access to the queue of that schedule.
         """
         spec = msgspec.json.encode(msgspec.structs.replace(schedule, paused=UNSET)).decode()
         now = self._infra.now()
@@ -95,7 +98,10 @@ class ScheduleService:
         return ScheduleRuns(runs=list(islice(times_of(schedule, now).after(now), UPCOMING_RUNS)))
 
     async def _check(self, schedule: SchedulePut, found: Sequence[Fault]) -> None:
-        """Raises ValidationFailed if the schedule is invalid, with all errors of times and job."""
+        """Raises ValidationFailed if the schedule is invalid.
+
+        The error lists the faults in `found`, and those of the schedule's times and job.
+        """
         now = self._infra.now()
         await self._infra.config_versions.ensure_fresh()
         faults: list[Fault | None] = [*found, *rule_faults(schedule)]
@@ -113,7 +119,7 @@ class ScheduleService:
     async def _set_paused(self, name: str, access: Access, *, paused: bool) -> Schedule:
         """Pauses or resumes a schedule.
 
-        Runs missed during a pause are skipped, because an operator did not want them.
+        Runs that were due during the pause are skipped, because an operator did not want them.
         """
         now = self._infra.now()
         async with self._infra.db.transaction() as transaction:
@@ -131,10 +137,10 @@ class ScheduleService:
 
 
 def _next_run_at(old: ScheduleRow | None, schedule: SchedulePut, now: datetime) -> datetime | None:
-    """Returns when the schedule runs next.
+    """Returns the next run of the schedule, or None if there is none.
 
-    If the schedule was not paused and its times are unchanged, the stored next run is kept, because
-    it may be due at this moment.
+    If the schedule was not paused and its times are unchanged, returns the stored next run, because
+    this run may already be due.
     """
     if old is not None and not old.paused and same_times(old.definition, schedule):
         return old.next_run_at

@@ -74,10 +74,10 @@ async def lock_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def put_schedule(
     db: Executor, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, is_locked: bool
 ) -> ScheduleRow | None:
-    """Inserts a schedule; or updates it if `is_locked`: the caller has then locked its row.
+    """Inserts a schedule, or updates an existing schedule whose row the caller has locked.
 
-    Without `is_locked`, returns None and changes nothing if another call has created a schedule of
-    this name in the meantime.
+    `is_locked` says whether the caller has locked a row. If not, and another call has created a
+    schedule of this name in the meantime, changes nothing and returns None.
     """
     statement = SQL.put_schedule(
         name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, is_locked=is_locked
