@@ -172,7 +172,8 @@ DECLARE
     parent_failed boolean;
 
 BEGIN
-    -- Like JobCreate in app/enqueue/schemas.py and _find_faults in app/enqueue/parser.py.
+    -- The same checks as JobCreate in app/enqueue/schemas.py and _find_faults in
+    -- app/enqueue/parser.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$'
@@ -229,8 +230,8 @@ BEGIN
 
     END IF;
 
-    -- Like JobDefaults in app/enqueue/parser.py: a field that the job omits comes from its type,
-    -- then its queue, then the default of the settings.
+    -- Like JobDefaults in app/enqueue/parser.py: the value of a field that the job omits comes from
+    -- its job type, else from its queue, else from the default of the settings.
     queue_row := longshore_find_or_create_queue(coalesce(queue, 'default'));
 
     queue_config := queue_row.config;
@@ -512,8 +513,9 @@ BEGIN
         SELECT * INTO queue FROM queues WHERE name = queue_name;
 
         IF queue.id IS NOT NULL THEN
-            -- Also if deleted: brokers restore it when they find a job in it, and no call waits
-            -- for this commit.
+            -- Returns a deleted queue, too. The first broker that finds a job in the queue
+            -- undeletes it. If this function undeleted the queue, other calls would have to wait
+            -- until this transaction ends.
             RETURN queue;
 
         ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
@@ -828,8 +830,8 @@ BEGIN
 
     END IF;
 
-    -- Counts before it locks: no row is added to a past day, and no transaction may wait while a
-    -- whole day is counted.
+    -- Counts the rows before it locks the table, because no transaction may wait while a whole day
+    -- is counted. No row is added to a past day in the meantime.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')
