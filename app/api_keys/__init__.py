@@ -1,1 +1,3 @@
-"""API keys: which callers may call, for which operations and queues, and how often."""
+"""API keys, which authenticate callers and limit the operations, queues and request rate of each
+caller.
+"""

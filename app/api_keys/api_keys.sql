@@ -1,13 +1,14 @@
 -- API keys. There are few: every process caches all of them and authenticates from its cache.
--- A transaction that creates or revokes a key also bumps the config version `api_keys`.
--- A revoked key keeps its row, because a broker that finds any row, even a revoked one, accepts no
--- anonymous callers: a broker that ever had a key never accepts them again.
+-- A transaction that creates or revokes a key also increments the config version `api_keys`.
+-- A revoked key keeps its row. A broker accepts anonymous callers only while this table is empty,
+-- so a broker that has had a key never accepts anonymous callers again.
 
 -- fragment: key_columns
 -- The columns of KeyRow.
 --
--- Earlier versions accepted an expiry at 9999-12-31T23:59:59.999999Z. Postgres stores it as
--- `infinity`, which asyncpg returns as a datetime without a time zone. Such a key does not expire.
+-- Earlier versions accepted an expiry at 9999-12-31T23:59:59.999999Z, which Postgres stores as
+-- `infinity`. asyncpg would return `infinity` as a datetime without a time zone. Such a key does
+-- not expire, so its expiry is returned as NULL.
 id, name, mac, scopes, requests_per_second, max_leases, created_at,
     nullif(expires_at, 'infinity') AS expires_at, last_used_at, revoked_at
 

@@ -1,7 +1,7 @@
 """Authenticates callers with the API keys in a cache of this process.
 
-Authenticating a request needs a query only if the cache may be older than 250 ms, or if it does not
-contain the key of the request.
+Authenticating a request needs a query only if the cache may be older than 250 ms, or if the cache
+does not contain the key of the request.
 """
 
 import asyncio
@@ -21,16 +21,17 @@ from app.http.authorization import ANONYMOUS, Caller, make_caller
 from app.settings import is_loopback
 
 RELOAD_INTERVAL_SECONDS = 0.05
-RELOAD_TIMEOUT_SECONDS = 1.0  # if the database does not answer
-# Compared if the id is unknown, because rejecting an unknown id must take as long as rejecting a
-# wrong secret.
+RELOAD_TIMEOUT_SECONDS = 1.0  # after this time, the cached keys are used as they are
+# The MAC to compare with if the id of a key is unknown, because rejecting an unknown id must take
+# as long as rejecting a wrong secret.
 _NO_MAC = bytes(32)
 
 
 class TokenBucket:
-    """The token bucket of a caller. A call takes one token; `per_second` tokens are added a second.
+    """The token bucket of a caller. Each call takes one token, and `per_second` tokens are added
+    each second.
 
-    The bucket holds as many tokens as are added in a second, but at least one.
+    The capacity is the number of tokens that are added in one second, but at least one token.
     """
 
     def __init__(self, per_second: float) -> None:
@@ -53,7 +54,8 @@ class TokenBucket:
 
 
 class CachedKey:
-    """An API key in the cache of this process. Keys with the same name share their quotas."""
+    """An API key in the cache of this process. Keys with the same name share one quota of requests
+    and one of leases."""
 
     def __init__(
         self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_key_ended: Callable[[], bool]
@@ -68,8 +70,8 @@ class CachedKey:
 class ApiKeyAuthenticator:
     """Authenticates every request with the cached keys.
 
-    Each change of a key bumps the config version `api_keys`. Every process then reloads its cache
-    within 250 ms, unless the database does not answer.
+    Each change of a key increments the config version `api_keys`. Every process then reloads its
+    cache within 250 ms, unless the database does not answer.
     """
 
     def __init__(self, *, infra: Infrastructure) -> None:
@@ -77,14 +79,14 @@ class ApiKeyAuthenticator:
         self._pepper = key_format.pepper(infra.settings.key_pepper)
         self._allows_anonymous = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
         self._live: dict[str, CachedKey] | None = None  # None until the first load
-        # MACs of revoked keys, by id. They are kept because only a caller with the right secret may
-        # learn that its key was revoked.
+        # MACs of revoked keys, by id. They are kept to check the secret: only a caller with the
+        # right secret may learn that its key was revoked.
         self._revoked: dict[str, bytes] = {}
         self._has_any_key = True
         self._used: dict[str, datetime] = {}
         self._reloaded_at = 0.0
         self._reload_lock = asyncio.Lock()
-        # Without this lock, a slow read could overwrite the result of a newer one.
+        # Without this lock, a slow read could overwrite the result of a newer read.
         self._refresh_lock = asyncio.Lock()
         infra.config_versions.subscribe("api_keys", self.refresh)
 
@@ -93,7 +95,7 @@ class ApiKeyAuthenticator:
         async with self._refresh_lock:
             rows = await store.all_keys(self._infra.db)
             live = [row for row in rows if row.revoked_at is None]
-            # Of several keys with one name, the quotas of the newest apply.
+            # If several keys have the same name, the quotas of the newest key apply.
             newest = {row.name: row for row in sorted(live, key=lambda row: row.created_at)}
             buckets = self._buckets(newest.values())
             self._live = {
@@ -128,8 +130,8 @@ class ApiKeyAuthenticator:
                 async with asyncio.timeout(RELOAD_TIMEOUT_SECONDS):
                     await self._infra.config_versions.ensure_fresh()
         if self._live is None:
-            # The keys were never read, for example because there was no schema. If they still cannot
-            # be read, this raises 503: clients treat 401 as permanent.
+            # The keys were never read, for example because there was no schema. If they still
+            # cannot be read, this raises 503 and not 401, because clients treat 401 as permanent.
             await self.refresh()
         if not self._has_any_key and self._allows_anonymous:
             return ANONYMOUS
@@ -145,16 +147,16 @@ class ApiKeyAuthenticator:
         return cached.caller
 
     async def _reload(self) -> None:
-        """Reloads the keys, at most once in RELOAD_INTERVAL_SECONDS. A caller that sends many wrong
-        keys must not cause a query each time."""
+        """Reloads the keys, at most once in RELOAD_INTERVAL_SECONDS, because a caller that sends
+        many wrong keys must not cause a query each time."""
         async with self._reload_lock:
             if time.monotonic() - self._reloaded_at >= RELOAD_INTERVAL_SECONDS:
                 self._reloaded_at = time.monotonic()
                 await self._infra.config_versions.check_now()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
-        """Returns the cached key that the header names. Returns None if there is none, if the
-        secret is wrong, or if the key was revoked or has expired.
+        """Returns the cached key that the header contains. Returns None if the id is unknown, if
+        the secret is wrong, or if the key was revoked or has expired.
 
         Compares the secret in constant time, even if the id is unknown.
         """
@@ -170,7 +172,7 @@ class ApiKeyAuthenticator:
         return hmac.compare_digest(key.mac(self._pepper), mac or _NO_MAC)
 
     def _rejection_detail(self, authorization: str | None) -> str:
-        """Says why the key is rejected.
+        """Returns the reason for rejecting a key.
 
         Only a caller with the right secret learns that its key was revoked or has expired.
         """
@@ -191,7 +193,7 @@ class ApiKeyAuthenticator:
     async def write_last_used(self) -> None:
         """Writes `last_used_at` of the keys that were used since the last run.
 
-        A background service calls this periodically.
+        A background service calls this method periodically.
         """
         used, self._used = self._used, {}
         if not used:

@@ -1,7 +1,7 @@
-"""The format of an API key, `lsk_<id>_<secret>`, and what is stored of it: an HMAC of the secret.
+"""The format of API keys, `lsk_<id>_<secret>`, and the HMAC that is stored instead of the secret.
 
-A fast hash is enough for a secret of 256 random bits, because it cannot be guessed. It takes about
-2 µs a request; argon2 would take 206 ms.
+A fast hash is enough for a secret of 256 random bits, because such a secret cannot be guessed. The
+HMAC takes about 2 µs per request; argon2 would take 206 ms.
 """
 
 import hmac

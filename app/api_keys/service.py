@@ -25,15 +25,15 @@ class ApiKeyService:
 
     @retry_after_deadlock
     async def create(self, request: ApiKeyCreate, caller: str) -> ApiKeyCreated:
-        """Creates a key. Does not require that the first key is an administrator's.
+        """Creates a key. Even the first key need not be an administrator key.
 
-        But logs a warning if no administrator key is live afterwards, because then only the command
+        Logs a warning if no administrator key is live afterwards, because then only the command
         line can create further keys.
         """
         now, key = self._infra.now(), key_format.generate()
         self._check_expiry(request, now)
         async with self._infra.db.transaction() as transaction:
-            # Locks the row of the version, which serializes concurrent creations.
+            # Locks the row of the config version, which serializes concurrent creations.
             await self._infra.config_versions.bump(transaction, "api_keys")
             if await store.count_live_keys(transaction, request.name, now) >= MAX_LIVE_KEYS_PER_NAME:
                 raise TooManyKeys(f"{request.name} has {MAX_LIVE_KEYS_PER_NAME} live keys: revoke one first")
@@ -77,7 +77,8 @@ class ApiKeyService:
 
     @retry_after_deadlock
     async def revoke(self, key_id: str, caller: str) -> ApiKey:
-        """Revokes a key. This broker rejects it when the call returns, other brokers within 250 ms.
+        """Revokes a key. This broker rejects the key when the call returns, other brokers within
+        250 ms.
 
         Logs a warning if no administrator key is live afterwards.
         """

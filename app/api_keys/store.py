@@ -15,7 +15,7 @@ SQL = load_queries(__file__)
 
 
 class KeyRow(NamedTuple):
-    """A row of `api_keys`. Of the secret, only `mac` is stored."""
+    """A row of `api_keys`. The secret is not stored, only `mac`, an HMAC of the secret."""
 
     id: str
     name: str

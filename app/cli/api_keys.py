@@ -22,7 +22,7 @@ CALLER = "command line"
 
 async def warn_without_admin(broker: "Broker") -> None:
     """Warns if no administrator key is live. A warning is enough, because the command line can
-    create one at any time."""
+    create an administrator key at any time."""
     if not await broker.api_keys.has_admin():
         command = admin_key_command(broker.infra.settings)
         print(f"longshore: warning: no active key has the admin scope; create one: {command}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """The commands: serve, migrate, keys, backup, restored, openapi, sql, config.
 
-Heavy libraries are imported inside the commands that need them, so that the others start fast."""
+Large libraries are imported inside the commands that need them, so that other commands start fast.
+"""
 
 import shlex
 import signal
@@ -146,8 +147,8 @@ def openapi() -> None:
     from app.http.openapi import document
     from app.settings import Settings
 
-    # Uses the default settings and not those of this machine, because the document is a file in the
-    # repository.
+    # Uses the default settings and not the settings of this machine, because the document is a file
+    # in the repository.
     settings = Settings.model_construct()
     print(json.dumps(document(create_app(settings, "postgresql://")), indent=2, ensure_ascii=False))
 
@@ -171,8 +172,8 @@ def config() -> None:
 
 
 def restore_commands(backup: Path) -> list[str]:
-    """Returns the commands that restore a backup, as in docs/operations/backup.md. The commands
-    start the broker on a copy of the backup, so that the backup can be restored again."""
+    """Returns the shell commands that restore a backup, as in docs/operations/backup.md. They start
+    the broker on a copy of the backup, so that the backup can be restored again."""
     copy = f"{backup}.restored"
     setting = f"LONGSHORE_DATA_DIR={shlex.quote(copy)}"
     return [
@@ -183,8 +184,8 @@ def restore_commands(backup: Path) -> list[str]:
 
 @contextmanager
 def report_interruption(target: Path) -> Iterator[None]:
-    """Makes an interrupted backup (Ctrl-C, SIGTERM) exit with one line that says which incomplete
-    folder to delete."""
+    """If Ctrl-C or SIGTERM interrupts a backup, exits with one line that names the incomplete
+    folder, which the operator must delete."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -197,8 +198,8 @@ def report_interruption(target: Path) -> Iterator[None]:
 
 
 def direct_dsn(settings: "Settings", dsn: str) -> str:
-    """Returns the DSN for migrations, which bypasses a connection pooler. A migration holds a
-    session-level lock, which a pooler in transaction mode does not support."""
+    """Returns the DSN for migrations, which bypasses a connection pooler: a migration holds a
+    session-level lock, and a pooler in transaction mode does not support such locks."""
     return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 

@@ -1,4 +1,5 @@
-"""The parts of the command `serve`: check for API keys, banner, last log line, signals."""
+"""The parts of the command `serve`: the check for API keys, the banner, the last log line, and
+signal handlers."""
 
 import signal
 import sys
@@ -21,8 +22,8 @@ def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
     """Exits if other machines can reach the broker and no API key exists, unless the settings allow
     anonymous callers.
 
-    Does not exit if the database is unreachable: the broker rejects all requests until it has read
-    the keys."""
+    Does not exit if the database is unreachable, because the broker rejects all requests until it
+    has read the keys."""
     from app.settings import is_loopback
 
     if is_loopback(settings.host) or settings.allow_anonymous:
@@ -36,7 +37,7 @@ def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
 
 
 def has_api_keys(dsn: str) -> bool | None:
-    """Returns whether any API key exists; None if the database or its table cannot be read."""
+    """Whether any API key exists. Returns None if the database or the table cannot be read."""
     import asyncio
 
     from app.db.primary import UNREACHABLE, PrimaryConnector
@@ -68,7 +69,8 @@ def run(settings: "Settings", dsn: str, listener: "socket", on_stopped: "Stopped
 
     external = settings.database_url and redact(settings.database_url.get_secret_value())
     location = external or f"{embedded_folder(settings)} (embedded Postgres)"
-    # Only for terminals: a log pipeline may read stderr, and finds the same in `broker started`.
+    # The banner is only for terminals. If stderr goes to a log pipeline instead, the log event
+    # `broker started` contains the same information.
     banner = format_banner(base_url(listener), location, has_api_keys(dsn) is True) if sys.stderr.isatty() else ""
     server.serve(
         create_app(settings, dsn),
@@ -96,8 +98,8 @@ Try{" (with an API key in LONGSHORE_KEY)" if needs_key else ""}:
 def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
     """Writes the last log line of a broker, after everything has ended, including Postgres.
 
-    Yields a function that adds fields to the line. The server calls it, unless the broker stops
-    before it serves.
+    Yields a function that adds fields to the line. The server calls this function when it stops,
+    unless the broker stops before it serves.
     """
     from app import RELEASE
     from app.log import log
@@ -113,11 +115,11 @@ def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
 
 def exit_on_signals() -> None:
     """Makes SIGTERM and SIGINT raise SystemExit, so that the context managers of `serve` stop the
-    embedded Postgres. This works while uvicorn runs, too: it sends the signal again after its
-    shutdown.
+    embedded Postgres. While uvicorn runs, it handles the signal first, and sends the signal again
+    after its shutdown.
 
-    SIGHUP has the effect of SIGTERM, because closing a terminal sends it; under `nohup` it stays
-    ignored."""
+    SIGHUP has the effect of SIGTERM, because a terminal that closes sends SIGHUP. Under `nohup`,
+    SIGHUP stays ignored."""
 
     def exit_process(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)

@@ -1,5 +1,5 @@
-"""Functions that the commands share: load settings, find the database, exit with one line for an
-error."""
+"""Functions that the commands share: they load the settings, find the database, and turn an error
+into an exit with one line."""
 
 import shlex
 import shutil
@@ -67,8 +67,8 @@ def check_hosts(settings: "Settings") -> None:
 
 
 def explain_setting(error: Mapping[str, Any]) -> str:
-    """Describes an invalid setting. Shows the value only of numbers and choices, because URLs and
-    the pepper are secret."""
+    """Describes an invalid setting. Shows its value only if the setting is a number or a choice,
+    because URLs and the pepper are secret."""
     context = {name: int(bound) if str(bound).endswith(".0") else bound for name, bound in error.get("ctx", {}).items()}
     for kind, text in WRONG_VALUES.items():
         if error["type"].startswith(kind):
@@ -77,8 +77,8 @@ def explain_setting(error: Mapping[str, Any]) -> str:
 
 
 def warn(message: str) -> None:
-    """Writes a warning for the operator to stderr. `serve` writes it as a log line, unless stderr
-    is a terminal."""
+    """Writes a warning for the operator to stderr. If the command is `serve` and stderr is not a
+    terminal, the warning is a log line."""
     if failures_are_logged.get():
         from app.log import log
 
@@ -120,7 +120,7 @@ def redact(secret: str) -> str:
 def database(settings: "Settings", *, shared: bool = False, existing: bool = False) -> Iterator[str]:
     """Yields the DSN of the database. The embedded Postgres runs while the context is open.
 
-    - `shared`: if a broker is running, uses its embedded Postgres and does not start one.
+    - `shared`: if a broker is running, uses its embedded Postgres instead of starting another.
     - `existing`: exits if there is no database, because the folder's name may be mistyped."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
@@ -208,8 +208,8 @@ def validate(kind: type[T], fields: dict[str, object]) -> T:
 
 
 def command_line(*arguments: str) -> str:
-    """Returns a command line of this program that the operator can run in a shell. If `python`
-    is not this interpreter there, the command line begins with the path of this interpreter."""
+    """Returns a command line of this program that the operator can run in a shell. If `python` is
+    another interpreter in that shell, the command line begins with the path of this interpreter."""
     python, folder = Path(sys.executable), Path.cwd()
     on_path = shutil.which("python") == str(python)
     interpreter = "python" if on_path else str(python.relative_to(folder) if python.is_relative_to(folder) else python)
@@ -217,8 +217,8 @@ def command_line(*arguments: str) -> str:
 
 
 def admin_key_command(settings: "Settings") -> str:
-    """Returns the command line that creates an administrator's key in the database of these
-    settings. It names the variables with secrets, but does not show their values."""
+    """Returns the command line that creates an administrator key in the database of these settings.
+    The text names the variables with secrets, but does not contain their values."""
     from app.settings import Settings
 
     secrets = [variable(name) for name in ("database_url", "key_pepper") if getattr(settings, name) is not None]
@@ -234,8 +234,8 @@ def embedded_folder(settings: "Settings") -> Path:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Turns an error that an operator can fix into an exit with one line. Examples are a missing
-    database, a data folder that another broker uses, and a port in use. Any other error is a bug,
+    """Turns errors that an operator can fix into an exit with one line. Examples are a missing
+    database, a data folder that another broker uses, and a port in use. Any other error is a bug
     and keeps its traceback."""
     from app.db.embedded.server import EmbeddedError
 
@@ -252,9 +252,12 @@ def exit_on_error() -> Iterator[None]:
 
 
 def is_database_error(error: Exception) -> bool:
-    """Whether the operator can fix the cause of a database error: no connection, no access, no such
-    database, no disk space or memory, a lock timeout, a DATABASE_URL that is not a valid DSN.
-    Otherwise a statement is wrong."""
+    """Whether an error comes from the database and has a cause that the operator can fix.
+
+    Such causes are: no connection, no access, no such database, no disk space or memory, a lock
+    timeout, and a DATABASE_URL that is not a valid DSN. The cause of any other database error is a
+    wrong statement.
+    """
     from asyncpg.exceptions import ClientConfigurationError
     from sqlalchemy.exc import ArgumentError
 
@@ -267,8 +270,8 @@ def is_database_error(error: Exception) -> bool:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """Writes an error for the operator to stderr, and exits. `serve` writes it as a log line,
-    unless stderr is a terminal."""
+    """Writes an error for the operator to stderr, and exits. If the command is `serve` and stderr
+    is not a terminal, the error is a log line."""
     if failures_are_logged.get():
         from app.log import log
 

@@ -1,7 +1,7 @@
-"""What callers may access: scopes, limited to queue patterns (`work:email.*`).
+"""Authorizes callers by the scopes of their API keys.
 
-`require_scopes` authenticates the caller of a request and checks its access, before the body is
-read.
+A scope can be limited to the queues that match a pattern: `work:email.*`. `require_scopes`
+authenticates the caller of a request and checks its access, before the body is read.
 """
 
 import re
@@ -34,7 +34,7 @@ SCOPE_RULE = "enqueue, work, read, manage or admin, alone or with a pattern of q
 class Grant(NamedTuple):
     """One scope of a key, for the queues that match a pattern.
 
-    `*` matches any characters. A scope without a pattern has the pattern `*`.
+    A `*` in the pattern matches any text. A scope without a pattern has the pattern `*`.
     """
 
     scope: KeyScope
@@ -64,10 +64,11 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one request may access: the queues for which its key has one of the scopes that the
-    route requires.
+    """The access of one request: the queues for which its key has one of the scopes that the route
+    requires.
 
-    `has_key_ended` returns whether the key has been revoked or has expired.
+    `patterns` match the names of these queues. `has_key_ended` returns whether the key has been
+    revoked or has expired.
     """
 
     caller: str
@@ -103,20 +104,19 @@ class Access:
 
 
 def _escape(pattern: str) -> str:
-    """Escapes the dots of a pattern.
+    """Escapes the dots of a pattern for a regular expression.
 
-    Of the characters in a pattern, only dots and stars are special in regular expressions, both in
-    Python and in Postgres.
+    A pattern contains no other character that is special in Python or Postgres, except the star.
     """
     return pattern.replace(".", r"\.")
 
 
 @lru_cache(maxsize=10_000)
 def _regex(pattern: str) -> "re.Pattern[str]":
-    """Compiles a pattern. Each star but the last becomes a lazy atomic group, which does not
-    backtrack.
+    """Compiles a pattern to a regular expression that backtracks only for the last star.
 
-    With `.*` for each star, matching `*a*a*a*a*a*a*b` against 60 times `a` took 7 s to fail.
+    Each other star becomes an atomic group, together with the text up to the next star. With `.*`
+    for each star, comparing `*a*a*a*a*a*a*b` with a name of 60 `a` took 7 s.
     """
     before, star, after = _escape(pattern).rpartition("*")
     first, *others = before.split("*")
@@ -125,9 +125,9 @@ def _regex(pattern: str) -> "re.Pattern[str]":
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller with the scopes of its key.
+    """A caller, with the scopes of the key that it has used.
 
-    Keys with the same name are one caller, so that a key can be rotated.
+    Keys with the same name belong to one caller, so that a key can be rotated.
     """
 
     name: str
@@ -137,8 +137,8 @@ class Caller:
     _access_by_scopes: dict[frozenset[KeyScope], Access | None] = field(default_factory=dict, repr=False, compare=False)
 
     def access_for(self, scopes: frozenset[KeyScope]) -> Access | None:
-        """Returns what the caller may access with any of these scopes. Returns None if it has none
-        of them."""
+        """Returns the caller's access to the queues of any of these scopes. Returns None if the
+        caller has none of the scopes."""
         if scopes not in self._access_by_scopes:
             self._access_by_scopes[scopes] = self._access(scopes)
         return self._access_by_scopes[scopes]
@@ -170,16 +170,18 @@ class Authenticator(Protocol):
 
 class PathAccess(Protocol):
     async def check(self, access: Access, path: str, path_params: Mapping[str, str]) -> None:
-        """Raises if the caller may not access the job or the queue that the path names."""
+        """Raises Forbidden or NotFound if the caller may not access the job or the queue that the
+        path names."""
         ...
 
 
 def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
-    """Returns a dependency for a route, which authenticates the caller and checks its access.
+    """Returns a FastAPI dependency that authenticates the caller of a route and checks its access.
 
-    The key needs one of the scopes and access to the job or queue that the path names; with
-    `all_queues` it needs access to all queues. The check runs before the body is read, and before a
-    large body has arrived: the broker does no work on the body of an unauthenticated caller.
+    The key needs one of the scopes, and access to the job or queue that the path names. With
+    `all_queues`, the key needs access to all queues. The check runs before the body is read, and
+    before a large body has arrived: the broker does no work on the body of an unauthenticated
+    caller.
     """
 
     async def check_access(request: Request) -> None:
@@ -202,11 +204,11 @@ def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
 
 
 def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:
-    """Rejects requests that a browser sends for a page of another site.
+    """Rejects a request that a browser sends for a page of another origin.
 
-    Otherwise any page that a browser on this machine shows could call a broker without API keys, on
-    behalf of the user. With DNS rebinding the page's own host name resolves to the broker, so the
-    Host header is checked, too.
+    Without API keys, the broker would otherwise execute calls from any page that a browser on this
+    machine shows. With DNS rebinding, the host name of such a page resolves to the broker. So a
+    broker that listens on loopback also rejects a Host header that does not name this machine.
     """
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
     if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (
@@ -222,10 +224,10 @@ def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> No
 
 
 def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sent the request. Decides by headers that a page cannot remove.
+    """Whether a browser sent the request, judged by headers that a page cannot remove.
 
-    Only requests of browsers are checked, because other programs on this machine may use any host
-    name for the broker.
+    Only requests from browsers are checked, because other programs on this machine may call the
+    broker by any host name.
     """
     return b"origin" in headers or b"sec-fetch-site" in headers or b"mozilla" in headers.get(b"user-agent", b"").lower()
 

@@ -1,7 +1,7 @@
-"""Request bodies and JSON responses.
+"""Reads request bodies and builds JSON responses.
 
-A request body is limited in size, checked, and decoded into a model. A request may have any content
-type.
+The broker limits the size of a body, checks the JSON, and decodes it into a model. It ignores the
+Content-Type of a request.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 Path = tuple[str, ...]
 
 # Larger bodies are checked chunk by chunk or in a thread. Checking 3 MB of small values took more
-# than a second, during which no other request was served. Checking 64 kB takes at most 4 ms.
+# than a second, during which no other request was served. Checking 64 KiB takes at most 4 ms.
 LARGE_BODY_BYTES = 64 * 1024
 LimitName = Literal["max_body_bytes", "max_batch_bytes"]
 
@@ -46,10 +46,10 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 
 
 class BodyReader(Depends):
-    """Gets the body, as a parameter of a route's function.
+    """Reads the body of a request, as a parameter of a route's function.
 
-    Unlike a `Resolver` it is asynchronous: it waits for the bytes and, if there are many, for their
-    decoding.
+    Unlike a `Resolver`, a `BodyReader` is asynchronous: it waits until the body has arrived and, if
+    the body is large, until it is decoded.
     """
 
 
@@ -59,7 +59,8 @@ def body(
     """Declares a parameter of a route's function: the body, decoded as `kind`. An empty body is
     decoded like `{}` if no field is required.
 
-    `allow_nul`: the body may contain `\\u0000`, and the caller checks the parts that may not.
+    `allow_nul`: the body may contain `\\u0000`. The caller then checks the parts of the body that
+    must not contain it. `null_hint` is added to the error for a null.
     """
     decode = BodyDecoder(kind, null_hint=null_hint).decode
     split_decoder = SplitBodyDecoder(kind) if limit_name == "max_batch_bytes" else None
@@ -79,7 +80,7 @@ def edited_body(
     The body may have all members that GET returns.
 
     The module `read_only` explains `advancing` and `pause_dependent`. An empty body of a PUT is an
-    error and not `{}`, because that would unset everything.
+    error: decoded like `{}`, it would unset every member.
     """
     decoder = BodyDecoder(kind, null_hint=null_hint)
     read_only = set(response.__struct_fields__) - set(kind.__struct_fields__)
@@ -99,7 +100,8 @@ def _body(
     split_decoder: SplitBodyDecoder[T] | None = None,
 ) -> Any:
     def max_values(settings: Settings) -> int:
-        # Otherwise 2, because a body may have members beside a payload of MAX_VALUES values.
+        # MAX_VALUES is the limit for one payload. A batch may have that many values for each of its
+        # jobs. Any other body may have twice as many, because it has members beside the payload.
         return strict_json.MAX_VALUES * (settings.max_batch_jobs if limit_name == "max_batch_bytes" else 2)
 
     def decode_checked(data: bytes, settings: Settings) -> T:
@@ -134,7 +136,8 @@ def _body(
 
 
 def _reject_encodings(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Rejects a body with a Content-Encoding other than `identity`, in any line or list item."""
+    """Rejects a body with a Content-Encoding other than `identity`. The header may have several
+    lines, and each line may be a list."""
     values = b",".join(value for name, value in headers if name == b"content-encoding").lower().split(b",")
     if not {value.strip() for value in values} <= {b"identity", b""}:
         raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
@@ -157,8 +160,8 @@ def _too_large(limit_name: LimitName, settings: Settings) -> PayloadTooLarge | B
 
 
 class BodyDecoder(Generic[T]):
-    """Decodes bodies into one model: with msgspec alone if it accepts the body, otherwise with
-    `body_errors`, which finds every error."""
+    """Decodes bodies into one model. If msgspec rejects a body, `body_errors` reads it again and
+    finds every error."""
 
     def __init__(self, kind: type[T], *, null_hint: str = "") -> None:
         """`null_hint` is added to the error for a null."""
@@ -167,13 +170,13 @@ class BodyDecoder(Generic[T]):
         self._kind = inspect.type_info(kind)
         self._instants = list(_instants(self._kind))
         first = list(dict.fromkeys(path[0] for path in self._instants))
-        # Most bodies have no instants. Checking that their fields are unset takes 0.2 µs; following
-        # each path takes 1 µs.
+        # Most bodies have no instants. Checking that the fields with instants are unset takes
+        # 0.2 µs; following the path to each instant takes 1 µs.
         self._get_instant_fields = attrgetter(*first) if first else None
         self._all_unset = (UNSET,) * len(first) if len(first) > 1 else UNSET
 
     def decode(self, data: bytes | Raw, pointer: str = "", *, suggest: bool = True) -> T:
-        """Decodes a body, or a part of it to which `pointer` points.
+        """Decodes a body, or the part of a body to which `pointer` points.
 
         `suggest`: the error for an unknown field names the most similar one, which takes 0.1 ms.
         """
@@ -195,9 +198,9 @@ class BodyDecoder(Generic[T]):
     def decode_with(
         self, others: Container[str], data: bytes
     ) -> tuple[T | None, ValidationFailed | None, dict[str, Raw]]:
-        """Decodes a body that may have members that the model does not have: those that `others`
-        names. Returns them separately, because the model would reject them as unknown. Returns
-        either the body or its problem."""
+        """Decodes a body that may have the members `others`, which are not fields of the model.
+        Returns the body or None, the problem or None, and these members. The members are separate
+        from the body, because the model rejects unknown fields."""
         errors = BodyErrors(others, null_hint=self._null_hint)
         try:
             return self._read_again(errors, data, "", ""), None, errors.others
@@ -218,8 +221,8 @@ class BodyDecoder(Generic[T]):
         return body
 
     def _is_in_range(self, body: object) -> bool:
-        """Whether all instants in the body are in the accepted range. msgspec itself cannot check
-        this, because it has no such constraint."""
+        """Whether all instants in the body are in the accepted range. msgspec has no constraint for
+        the range of a datetime."""
         for path in self._instants:
             value = body
             for name in path:
@@ -230,9 +233,9 @@ class BodyDecoder(Generic[T]):
 
 
 def _instants(kind: inspect.Type, path: Path = ()) -> Iterator[Path]:
-    """Finds the paths of the instants in a model.
+    """Yields the path to each field of a model that is an instant.
 
-    Does not search lists, because no model has instants in them.
+    Does not search lists, because no model has a list with instants in it.
     """
     if isinstance(kind, inspect.Metadata):
         yield from _instants(kind.type, path)
@@ -244,8 +247,8 @@ def _instants(kind: inspect.Type, path: Path = ()) -> Iterator[Path]:
 
 
 def _fault(message: str, base: str) -> Fault:
-    """Converts an error message of msgspec to a fault, for a value that the walk of `body_errors`
-    has not reached.
+    """Converts an error message of msgspec to a fault, for an error in a part of the body that
+    `body_errors` has not visited.
 
     An example of a message: "Expected `int`, got `str` - at `$.jobs[3].queue`".
     """
@@ -258,10 +261,8 @@ def _fault(message: str, base: str) -> Fault:
 
 
 class JsonResponse(Response):
-    """A JSON response.
-
-    Builds its headers faster than Starlette does, because their names are known.
-    """
+    """A JSON response. It builds its headers faster than Starlette's `Response`, because their
+    names are fixed."""
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]], length: int | None = None) -> None:
         self.status_code = status
@@ -283,8 +284,9 @@ def json_response(value: object, *, status: int = 200, headers: Mapping[str, str
 
 
 def user_data_fault(raw: Raw | msgspec.UnsetType, limit: int, pointer: str) -> Fault | None:
-    """Returns a fault if a payload, result or checkpoint has too many values. Raises for one that
-    is too large. Their limits are lower than those of the body."""
+    """Returns a fault if `raw`, a payload, result or checkpoint, has too many values. Raises
+    PayloadTooLarge if `raw` has more than `limit` bytes. Both limits are lower than those of the
+    whole body."""
     if isinstance(raw, msgspec.UnsetType):
         return None
     data = bytes(raw)

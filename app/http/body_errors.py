@@ -1,9 +1,10 @@
-"""Finds all errors in a body that msgspec has rejected, by reading it again member by member.
+"""Finds all errors in a body, by reading it member by member.
 
-msgspec stops at the first error, words it for Python programmers, and rejects 60.0 as an integer,
-which JSON Schema accepts. `BodyErrors` walks through all values, finds every error, words it for
-callers, and replaces integral floats by integers. The walk runs only for rejected bodies, and
-visits a bounded number of values. Free JSON (`Raw`) is passed on as the bytes that were sent.
+msgspec stops at the first error, describes it for Python programmers, and rejects 60.0 as an
+integer, which JSON Schema accepts. `BodyErrors` walks through all values, describes every error for
+callers, and replaces integral floats by integers. It visits a bounded number of values, and passes
+JSON without a schema (`Raw`) on as the bytes that were sent. The walk runs only for bodies that
+msgspec has rejected, that have an instant out of range, or that may have read-only members.
 """
 
 import re
@@ -21,9 +22,9 @@ from app.http import instants
 
 T = TypeVar("T")
 
-MAX_VALUES = 20_000  # that the walk visits in one body, which takes about 40 ms
-MAX_SHOWN = 100  # characters of an unknown name that an error repeats
-MIN_SIMILARITY = 0.65  # difflib's default is 0.6, at which `sort` is similar to `cursor`
+MAX_VALUES = 20_000  # visited in one body; this takes about 40 ms
+MAX_SHOWN = 100  # characters of an unknown name that its error shows
+MIN_SIMILARITY = 0.65  # with difflib's default, 0.6, `sort` would be similar to `cursor`
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _items = msgspec.json.Decoder(list[Raw])
@@ -48,12 +49,10 @@ class BodyErrors:
 
     def __init__(self, others: Container[str] = (), *, suggest: bool = True, null_hint: str = "") -> None:
         """`others`: names of members that are accepted although the model has no such field.
-
         `suggest`: the error for an unknown field names the most similar field of the model.
-        `null_hint` is added to the error for a null.
-        """
+        `null_hint` is added to the error for a null."""
         self.count = 0
-        self.rule_count = 0  # how many of them are about rules across members
+        self.rule_count = 0  # errors about rules across members; `count` includes them
         self.faults: list[Fault] = []
         self.others: dict[str, Raw] = {}
         self._other_names = others
@@ -63,11 +62,9 @@ class BodyErrors:
 
     def walk(self, kind: inspect.Type, raw: bytes | Raw, pointer: str) -> Any:
         """Checks a value and the values in it against a type, and collects the errors. Returns the
-        value with integral floats replaced by integers.
-
-        Use the result only if all errors are about rules across members at the end of the walk. A
-        service that handles the body checks these rules again, and others.
-        """
+        value with integral floats replaced by integers. The result is usable if there is no error,
+        or only errors about rules across members. The service that handles the body checks these
+        rules again, together with its other checks."""
         self._values_left -= 1
         if self._values_left < 0:
             raise TooManyValues
@@ -173,13 +170,14 @@ def escape_pointer_step(name: str) -> str:
 
 
 def format_pointer(pointer: str) -> str:
-    """Formats a JSON pointer for people: `/jobs/3/queue` is jobs[3].queue."""
+    """Formats a JSON pointer for people: `/jobs/3/queue` becomes `jobs[3].queue`."""
     steps = pointer.split("/")[1:]
     return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in steps).lstrip(".") or "the body"
 
 
 def _place_of(pointer: str) -> str:
-    """Returns the prefix of the names of an object's members: `jobs[3].` for `/jobs/3`."""
+    """Returns the prefix that errors put before the names of an object's members: `jobs[3].` for
+    the object at `/jobs/3`."""
     return f"{format_pointer(pointer)}." if pointer else ""
 
 
@@ -195,8 +193,9 @@ def unknown_field_detail(name: str, known: Iterable[str], place: str = "") -> st
 
 
 def _similar_name(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that begins like the name, as `delay_seconds` does for `delay`, or else
-    the most similar one. Ignores case and separators, so that `JOB-TYPE` is similar to `job_type`."""
+    """Returns the known name that is most similar to `name`, or None if none is similar. Prefers
+    the shortest one that begins with `name`: `delay_seconds` for `delay`. Ignores case and
+    separators, so that `JOB-TYPE` is similar to `job_type`."""
     letters, by_letters = _letters(name), {_letters(other): other for other in known}
     if len(name) > MAX_SHOWN:
         return None
@@ -210,9 +209,9 @@ def _letters(name: str) -> str:
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
-    """Returns the type without its metadata, and the text with which errors describe a valid value.
+    """Returns the type without its metadata, and its rule: a text that describes a valid value.
 
-    For `Name` that text is NAME_RULE. Most types have none.
+    The rule of `Name` is NAME_RULE. Most types have no rule. Errors contain the rule.
     """
     if isinstance(kind, inspect.Metadata):
         return kind.type, (kind.extra or {}).get("rule")
@@ -220,8 +219,8 @@ def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
 
 
 def _violation(kind: inspect.Type, value: object) -> str | None:
-    """Says how the value violates the type, without a subject: "must be a string, not a number".
-    Returns None if the value is valid."""
+    """Describes how the value violates the type. The text has no subject: "must be a string, not a
+    number". Returns None if the value is valid."""
     match kind:
         case inspect.IntType():
             return (
@@ -251,8 +250,8 @@ def _violation(kind: inspect.Type, value: object) -> str | None:
 
 
 def _describe(value: object) -> str:
-    """Describes a value of a wrong type: returns the name of its type ("a string"), but for a float
-    its value, as in "must be an integer, not 60.5"."""
+    """Describes a value of a wrong type by the name of its type: "a string". Describes a float by
+    the value itself, for errors such as "must be an integer, not 60.5"."""
     return repr(value) if type(value) is float else _NAMES[type(value)]
 
 

@@ -1,14 +1,15 @@
-"""Dispatches a request to the function of its route, sends the response and records how it ended.
+"""Passes each request to the function of its route, sends the response and records the result.
 
     connection -> Dispatcher -> FastRoute -> function           operations called for every job
-    connection -> Dispatcher -> ASGI -> framework -> function   all others
+    connection -> Dispatcher -> ASGI -> framework -> function   all other operations
 
 A fast route bypasses ASGI, the framework's routing, its middleware and its dependency solver. Its
 function, parameters, errors and OpenAPI entry are like those of any other route. For a request with
 a query string, the framework calls the same function.
 
-Either way a synchronous function, the resolver, gets each parameter from the request. Services are
-parameters, too: `Annotated[EnqueueService, service("enqueuer")]`.
+In both cases, a resolver gets one parameter of the function from the request. Services are such
+parameters, too: `Annotated[EnqueueService, service("enqueuer")]`. A resolver is synchronous, so it
+cannot wait for the body: a `BodyReader` gets the body instead.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ def _get_access(request: Request) -> Access:
     return access
 
 
-AccessDep = Annotated[Access, make_resolver(_get_access)]  # `require_scopes` has stored it
+AccessDep = Annotated[Access, make_resolver(_get_access)]  # stored by `require_scopes`
 
 
 # Routes
@@ -89,8 +90,8 @@ AccessDep = Annotated[Access, make_resolver(_get_access)]  # `require_scopes` ha
 class FastRoute(APIRoute):
     """A route that the dispatcher calls itself. Its function has simple parameters only.
 
-    One parameter is the body. Each other is the request, a `Resolver`, a header, or an id in the
-    path. A function with any other parameter fails when its module is imported.
+    Exactly one parameter is the body. Each other parameter is the request, a `Resolver`, a header,
+    or an id in the path. If a function has any other parameter, the import of its module fails.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -120,7 +121,8 @@ class FastRoute(APIRoute):
 
 
 def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]:
-    """Registers a fast route. Like `router.post`, for operations that are called for every job."""
+    """Registers a fast route, as `router.post` registers any other route. Fast routes are for
+    operations that are called for every job."""
 
     def register(function: F) -> F:
         router.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **options)
@@ -130,7 +132,7 @@ def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]
 
 
 class Dispatcher:
-    """Gives each request an id, calls its route, sends the response and records how it ended."""
+    """Gives each request an id, calls its route, sends the response and records the result."""
 
     def __init__(self, app: FastAPI, metrics: Metrics, routes: Iterable[FastRoute]) -> None:
         self._app = app
@@ -141,13 +143,13 @@ class Dispatcher:
             path.removeprefix(_JOB_PREFIX): route for path, route in by_path.items() if path.startswith(_JOB_PREFIX)
         }
         self._verbose = log.is_enabled_for(logging.DEBUG)
-        # By route and status class. Finding a histogram by its labels takes longer than observing a
-        # value.
+        # Histograms by route and status class. They are kept here, because finding a histogram by
+        # its labels takes longer than observing a value.
         self._timers: dict[tuple[str, int], Histogram] = {}
 
     def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Handles a request by its fast route. The framework handles a request that has none, or
-        that has a query string."""
+        """Calls the fast route of a request. If the request has no fast route or has a query
+        string, calls the framework."""
         route = self._find_route(scope)
         if route is None:
             return call_asgi(self._call_framework, scope, exchange)
@@ -184,10 +186,10 @@ class Dispatcher:
 
     async def _call_framework(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Calls the framework. Like `_call_route`, adds a request id and a header, renders errors
-        and records how the request ended.
+        and records the result.
 
-        This is plain ASGI around the framework and all its middleware. Starlette's
-        BaseHTTPMiddleware would hide from a handler that its client has disconnected.
+        This method wraps the framework and all its middleware as plain ASGI. It is not a
+        BaseHTTPMiddleware of Starlette, which would hide a client's disconnect from the handler.
         """
         started = time.perf_counter()
         id = _assign_id(scope)
@@ -225,8 +227,8 @@ class Dispatcher:
 
 
 def _assign_id(scope: Scope) -> str:
-    """Stores a request id in the scope, and returns it: the client's X-Request-Id if it is safe to
-    log, otherwise a random one."""
+    """Chooses the id of a request: the client's X-Request-Id if it is safe to log, otherwise a
+    random id. Stores the id in the scope and returns it."""
     sent = get_header(scope, b"x-request-id")
     id = sent if sent is not None and _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"
     scope["state"]["request_id"] = id
@@ -244,9 +246,9 @@ def _error_response(error: BaseException, scope: Scope, id: str) -> Response:
 
 
 def _route_head_as_get(scope: Scope) -> Scope:
-    """Makes the framework route HEAD to the handler of GET.
+    """Returns a scope with which the framework routes a HEAD request to the handler of GET.
 
-    The server omits the body of the response, because its own scope still says HEAD.
+    The server omits the body of the response, because the original scope still says HEAD.
     """
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 

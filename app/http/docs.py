@@ -12,14 +12,14 @@ router = APIRouter(include_in_schema=False)
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-# Allows only scripts of this server, and none inline: a script that a payload or a name injects
-# does not run.
+# Allows only scripts that this server serves, and no inline scripts. So a script that is injected
+# through a payload or a name does not run.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# This Swagger UI supports OpenAPI 3.0 only. The 3.1 features of our document do not change how it
-# is shown, so the page labels its copy as 3.0.3.
+# The bundled Swagger UI supports OpenAPI 3.0 only. The page labels its copy of the document as
+# 3.0.3, because the 3.1 features in the document do not change how Swagger UI shows it.
 START = """fetch("/openapi.json")
   .then((response) => response.json())
   .then((document) =>

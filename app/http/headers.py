@@ -19,8 +19,8 @@ IdempotencyKey = Annotated[
 
 
 def get_header(scope: Scope, name: bytes) -> str | None:
-    """Returns the value of the first header of this name; None if there is none. The name is in
-    lower case, like all names in a scope."""
+    """Returns the value of the first header with this name, or None if there is none. The name must
+    be in lower case, like all header names in a scope."""
     value = scope["headers_by_name"].get(name)
     return None if value is None else str(value, "latin-1")
 

@@ -1,9 +1,9 @@
-"""The range of instants that the broker accepts, in bodies, queries and cursors.
+"""Parses instants and checks their range, for bodies, queries and cursors.
 
-Both ends are at least a day inside Python's calendar, so that an instant can be written in any time
-zone. The first instant of that calendar, 0001-01-01T00:00:00Z, is rejected, although Go programs
-send it as their zero time: asyncpg would store it as `-infinity`, and read that back as a datetime
-without a time zone.
+Both ends of the range are at least a day inside Python's calendar, so that an accepted instant can
+be written in any time zone. The first instant of that calendar, 0001-01-01T00:00:00Z, is rejected,
+although Go programs send it as their zero time. asyncpg would store it as `-infinity`, and read
+`-infinity` back as a datetime without a time zone.
 """
 
 import re
@@ -21,7 +21,7 @@ RANGE = "from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z"
 
 
 def parse(text: str) -> datetime:
-    """Parses an RFC 3339 instant with a time zone, exactly as in a body.
+    """Parses an RFC 3339 instant with a time zone, by the same rules as in a body.
 
     Raises ValueError if the text is invalid or the instant is out of the accepted range.
     """
@@ -35,7 +35,8 @@ def parse(text: str) -> datetime:
 
 
 def parse_or_none(value: object) -> datetime | None:
-    """Returns an instant, or a text that is one, as an instant. Returns None for any other value."""
+    """Parses a text, and returns a datetime unchanged. Returns None for an invalid text and for any
+    other value."""
     try:
         return parse(value) if isinstance(value, str) else value if isinstance(value, datetime) else None
     except ValueError:

@@ -1,11 +1,11 @@
-"""Decodes bodies as UTF-8, and words the syntax errors of JSON for callers."""
+"""Decodes bodies as UTF-8, and describes JSON syntax errors to callers."""
 
 from json import JSONDecodeError
 
 from app.errors import MalformedJson, UnsupportedMediaType
 
-_GZIP = b"\x1f\x8b"  # how each gzip file begins; never valid UTF-8
-# What Python's parser calls an error, and what we call it.
+_GZIP = b"\x1f\x8b"  # the first bytes of every gzip file; they are never valid UTF-8
+# Maps each message of Python's JSON parser to the message for callers.
 _SYNTAX_ERRORS = {
     "Expecting value": "a value is expected",
     "Expecting property name enclosed in double quotes": "a member name in double quotes is expected",
@@ -22,8 +22,11 @@ _SYNTAX_ERRORS = {
 
 
 def decode_utf8(data: bytes) -> str:
-    """Decodes UTF-8. Raises 400 for a byte order mark or NUL, which RFC 8259 does not allow, and
-    415 for gzip, which a client may send without a Content-Encoding."""
+    """Decodes a body as UTF-8. Raises MalformedJson (400) if the body is not UTF-8, or if it has a
+    byte order mark or a NUL byte, which RFC 8259 does not allow.
+
+    Raises UnsupportedMediaType (415) for gzip, which a client may send without a Content-Encoding.
+    """
     try:
         decoded = data.decode()
     except UnicodeDecodeError as error:
@@ -36,6 +39,7 @@ def decode_utf8(data: bytes) -> str:
 
 
 def malformed(error: JSONDecodeError) -> MalformedJson:
-    """Converts an error of Python's parser to a problem with its line and column."""
+    """Converts an error of Python's JSON parser to a problem that states the line and column of the
+    error."""
     reason = _SYNTAX_ERRORS.get(error.msg, "the body is not JSON")
     return MalformedJson(f"{reason} (line {error.lineno}, column {error.colno})")

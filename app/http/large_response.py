@@ -1,7 +1,7 @@
-"""JSON lists as responses. A list of more than 64 KiB is sent piece by piece.
+"""Sends JSON lists as responses. Sends a list of more than 64 KiB piece by piece.
 
 Copying 8 MB takes 4 ms, during which no other request is served. A response in one piece would be
-copied three times: to join the items, to add the brackets around them, and to add the head.
+copied three times: to join the items, to add the brackets around them, and to add the headers.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -17,8 +17,8 @@ PIECE_BYTES = 64 * 1024
 
 
 class JsonList(NamedTuple):
-    """A JSON object with a list, as text in three parts: what is before the items of the list, the
-    items, and what is after them."""
+    """A JSON object with a list, as text in three parts: the text before the items of the list, the
+    items, and the text after the items."""
 
     before: bytes
     items: Sequence[bytes]
@@ -43,8 +43,8 @@ def list_response(text: JsonList, headers: Iterable[tuple[str, str]] = ()) -> Js
 
 
 async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
-    """Encodes a model whose first member is the list `name`. Works in slices of time, between which
-    other requests are served."""
+    """Encodes a model whose first member is the list `name`. Other requests are served during the
+    encoding, which is divided into slices of time."""
     items = await map_in_slices(encode, getattr(model, name))
     before = b'{"%b":[' % name.encode()
     others = encode(msgspec.structs.replace(model, **{name: []}))

@@ -1,11 +1,11 @@
-"""Rules across the members of an object: which of them exclude or need each other.
+"""Rules across the members of an object, such as "exactly one of these two members is present".
 
-A request model lists its rules in `rules`. They are checked in two places:
+A request model lists its rules in `rules`. The rules are checked in two places:
 
-- for a valid body by the service that handles it, with `rule_faults`
-- for a body with other errors by `body_errors`, so that one response lists them all
+- `body_errors` checks a body that has other errors, so that one response lists all errors.
+- `rule_faults`, which the service calls, checks a body without other errors.
 
-A member that was sent counts, whether its own value is valid or not.
+A member with an invalid value counts as present.
 """
 
 from abc import ABC, abstractmethod
@@ -22,27 +22,32 @@ ValueOf = Callable[[str], Any]  # returns the value of a member, or UNSET
 
 
 class MemberRule(ABC):
-    """A rule across the members of an object."""
+    """A rule about more than one member of an object."""
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """Returns the constraint for the OpenAPI document, if the document can express it."""
+        """Returns the rule as keywords of JSON Schema, for the OpenAPI document. The result is
+        empty if JSON Schema cannot express the rule."""
         return {}
 
     @abstractmethod
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
-        """Yields the faults of an object. `pointer` is the JSON pointer to it."""
+        """Yields a fault for each violation of the rule. `pointer` is the JSON pointer to the
+        object."""
 
 
 def rule_faults(model: Struct, pointer: str = "") -> list[Fault]:
-    """Returns the faults of a decoded object by the rules of its model."""
+    """Checks a decoded object against the rules of its model, and returns the faults."""
     rules: Sequence[MemberRule] = type(model).rules  # type: ignore[attr-defined]
     return [fault for rule in rules for fault in rule.faults(partial(getattr, model), pointer)]
 
 
 def member_of(value: Any, name: str) -> Any:
-    """Returns a member of an object, which may be decoded as a model or as a dict, or may be no
-    object at all."""
+    """Returns the member `name` of a decoded value. Returns UNSET if the value has no such member.
+
+    The value may be a model or a dict. In an invalid body it may also be something else, such as a
+    number.
+    """
     return value.get(name, UNSET) if isinstance(value, dict) else getattr(value, name, UNSET)
 
 
@@ -84,7 +89,7 @@ class ExactlyOne(MemberRule):
 
 @dataclass(frozen=True)
 class Requires(MemberRule):
-    """A member is present only together with another."""
+    """`member` is present only if `other` is present."""
 
     member: str
     other: str
@@ -100,8 +105,8 @@ class Requires(MemberRule):
 
 @dataclass(frozen=True)
 class RequiredByValue(MemberRule):
-    """With some values of a member, another member is present. `required` maps each such value to
-    that other member."""
+    """Some values of `member` require another member. `required` maps each of these values to the
+    name of the other member."""
 
     member: str
     required: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The OpenAPI document: routes from FastAPI, models from msgspec, examples from files."""
+"""Builds the OpenAPI document: routes from FastAPI, models from msgspec, examples from files."""
 
 import json
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ def _is_removed(name: str, item: Any) -> bool:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app serve `document` instead of FastAPI's own."""
+    """Makes the app serve the result of `document` instead of the document that FastAPI builds."""
 
     @cache
     def openapi() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Describes an operation: its models, its errors, its scopes.
 
-`app.http.openapi` builds the OpenAPI document from this.
+`app.http.openapi` builds the OpenAPI document from these descriptions.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,10 @@ def operation(
     """Returns the arguments for `@router.post(...)`: the route's entry in the OpenAPI document, and
     its checks.
 
-    `raised` are the problems that the document lists for this route. The route may also return any
-    other problem, which is the `default` response. `scopes` has no default, so that no route is
-    public by mistake. `all_queues`: the key needs access to all queues.
+    `raised` are the problems of this route that the document lists, besides those of every route
+    with a key or a body. The route may return any other problem, too; the document describes these
+    as the `default` response. `scopes` has no default value, so that no route is public by mistake.
+    `all_queues`: the key needs access to all queues.
     """
     responses: dict[int | str, dict[str, Any]] = {
         status: {"description": _first_sentence(response), "content": _json(response)},

@@ -1,4 +1,7 @@
-"""Pages of lists: `limit` and an opaque `cursor`. A page has no total; statistics have counts."""
+"""Divides lists into pages, with the query parameters `limit` and `cursor`.
+
+A cursor is opaque to callers. A page has no total; the statistics of a queue have counts.
+"""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -34,15 +37,15 @@ class PageParams(BaseModel):
     cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the previous page.")
 
     def after(self, name: str) -> str:
-        """Reads from the cursor the value `name` of the last item of the previous page. Returns an
-        empty text for the first page."""
+        """Returns the member `name` of the cursor, which is a value of the last item of the
+        previous page. Returns an empty text for the first page."""
         if self.cursor is None:
             return ""
         try:
             last = _cursor.decode(urlsafe_b64decode(self.cursor))[name]
         except (ValueError, KeyError):
             last = "\0"
-        if "\0" in last:  # Postgres text cannot contain NUL, so a valid cursor does not
+        if "\0" in last:  # no valid cursor contains NUL, because text in Postgres cannot
             raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page")
         return last
 
@@ -71,11 +74,13 @@ async def encode_page(
     max_bytes: int,
     total: int | None = None,
 ) -> EncodedPage[T]:
-    """Encodes the first items that fit into `max_bytes` of JSON, at least one and at most `limit`.
+    """Encodes the first rows, as many as fit into `max_bytes` of JSON.
 
-    Callers query one row more than the limit: if there are more rows than encoded items, there is a
-    next page, which begins after the last encoded item. Pass `total`, the number of rows that the
-    query found, if `rows` has only some of them.
+    Encodes at least one row, if there is any, and at most `limit` rows.
+
+    Callers query one row more than the limit. If there are more rows than encoded items, there is a
+    next page, which begins after the last encoded item. If `rows` has only some of the rows that
+    the query found, pass the number of all rows found as `total`.
     """
     items: list[T] = []
     encoded: list[bytes] = []

@@ -1,5 +1,5 @@
 """Rejects unknown and repeated query parameters, and converts pydantic's errors about path, query
-and header parameters to faults. The faults are worded like those in bodies."""
+and header parameters to faults. These faults have the same texts as the faults in bodies."""
 
 import re
 from collections import Counter
@@ -36,9 +36,9 @@ _PATTERNS = {
 async def reject_unknown_parameters(request: Request) -> None:
     """Rejects query parameters on a route that takes none, and repeated parameters on any route.
 
-    `POST /jobs/cancel?dry_run=true` must not cancel. If a route takes parameters, their model
-    rejects unknown ones. Health checks and documentation do not call this, and accept any
-    parameter.
+    For example, `POST /jobs/cancel?dry_run=true` must not cancel jobs: `dry_run` belongs in the
+    body. If a route takes parameters, the model of its parameters rejects unknown ones. Public
+    routes and /metrics do not call this function, so they accept any parameter.
     """
     if not request.scope["query_string"]:
         return
@@ -62,7 +62,7 @@ def _reject_repeated(names: list[str]) -> None:
 
 def validation_failed(errors: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
     """Builds one problem from pydantic's errors. `known` are the names of the operation's
-    parameters; the error for an unknown one suggests the most similar."""
+    parameters: the error for an unknown parameter suggests the most similar known name."""
     return ValidationFailed.of([_fault(error, list(known)) for error in errors])
 
 
@@ -87,7 +87,7 @@ def _detail(error: Mapping[str, Any], name: str, known: list[str]) -> str:
 
 
 def _plus_hint(value: object) -> str:
-    """Returns a hint if the value is an instant whose `+01:00` has lost its plus: in a query string
-    a plus stands for a space."""
+    """Returns a hint if the value is an instant with a space instead of the plus in its UTC offset.
+    A plus in a query string means a space."""
     lost = isinstance(value, str) and _LOST_PLUS.search(value)
     return "; in a URL, write the plus of a UTC offset as %2B" if lost else ""

@@ -1,4 +1,4 @@
-"""Renders errors as application/problem+json (RFC 9457). Only this module does."""
+"""Renders errors as application/problem+json (RFC 9457), for all other modules."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -92,7 +92,8 @@ def install(app: FastAPI) -> None:
 class _RejectNul:
     """Middleware that rejects NUL characters in query parameters.
 
-    Postgres cannot store them, so no filter could match. In bodies the JSON check rejects them.
+    Postgres cannot store NUL, so a filter with NUL could never match. In bodies, `strict_json`
+    rejects NUL.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -114,16 +115,16 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 
 async def _on_internal_error(request: Request, _error: Exception) -> Response:
-    """Renders a bug as a 500. The framework raises the error again afterwards, and `Dispatcher`
-    logs it."""
+    """Renders an unexpected error as a 500. Afterwards the framework raises the error again, and
+    `Dispatcher` logs it."""
     return render(errors.Problem("the error was logged with this request id"), request_id(request.scope))
 
 
 async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
-    """Renders the errors that FastAPI finds in path and query parameters as a 422.
+    """Renders the errors that FastAPI finds in path, query and header parameters as a 422.
 
-    An exception is `GET /jobs/batch`, which matches `/jobs/{job_id}` with an invalid id. It gets a
-    405, because the path /jobs/batch exists for POST.
+    `GET /jobs/batch` gets a 405 instead. It matches `/jobs/{job_id}` with an invalid id, but the
+    path /jobs/batch exists for POST.
     """
     assert isinstance(error, RequestValidationError)
     details = error.errors()
@@ -160,8 +161,9 @@ def _allowed_methods(request: Request) -> str:
     """Lists all methods of the path, for the header Allow. The framework knows only the methods of
     the first matching route.
 
-    If a path is fixed, such as /jobs/batch, leaves out routes whose last segment is an id
-    (/jobs/{job_id}), but not a name: /schedules/preview can be a schedule named `preview`.
+    A path without parameters, such as /jobs/batch, may also match a route with parameters. Leaves
+    out such a route if it ends in an id (/jobs/{job_id}), because `batch` is no id. Keeps such a
+    route if it ends in a name, because /schedules/preview can be a schedule named `preview`.
     """
     methods: Methods = request.app.state.methods
     path = request.scope["path"]

@@ -1,13 +1,14 @@
-"""Read-only members in the body of a PUT or PATCH, for callers that GET a resource, edit it and send
-it back.
+"""Checks the read-only members in the body of a PUT or PATCH. Such members are in the body of a
+caller that edits the response of a GET and sends all of it back.
 
-A member is read-only if the response model has it and the request model has not. The broker ignores
-a read-only member with the current value. It rejects one with another value, because the caller may
-expect that the value is stored. There are two exceptions:
+A member is read-only if the response model has it and the request model does not. The broker
+ignores a read-only member that has the current value. It rejects a read-only member with another
+value, because the caller may expect that the value is stored. There are two exceptions:
 
-- An advancing member changes without a call, such as the next run of a schedule. An earlier value
-  than the current one may come from an earlier GET, so only a later value is rejected.
-- A pause-dependent member is ignored if the resource was paused or resumed after the caller's GET.
+- An advancing member changes without a call, such as the next run of a schedule. A value earlier
+  than the current value may come from an earlier GET, so only a later value is rejected.
+- A pause-dependent member is ignored if the resource was paused or resumed after the caller's GET,
+  or if this request pauses or resumes it.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -25,8 +26,8 @@ T = TypeVar("T")
 class EditedBody(Generic[T]):
     """The body of a PUT or PATCH, and the read-only members in it.
 
-    `problem` has the errors of an invalid body. It is raised by `read_only_faults`, together with
-    the errors of the read-only members.
+    `problem` has the errors of an invalid body. `read_only_faults` raises them together with the
+    errors of the read-only members.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class EditedBody(Generic[T]):
     async def read_only_faults(
         self, get: Callable[[], Awaitable[Struct]], *, missing: dict[str, str] | None = None
     ) -> list[Fault]:
-        """Returns a fault for each read-only member whose value differs from the current one, which
-        `get` returns. Raises ValidationFailed for an invalid body.
+        """Returns a fault for each read-only member that must be rejected. `get` returns the
+        current resource. Raises ValidationFailed for an invalid body.
 
-        `missing` is for a PUT that may create the resource: if `get` raises NotFound, the members in
-        the body are compared with those of `missing`, and all others are ignored. Without `missing`,
-        NotFound is raised.
+        `missing` is for a PUT that may create the resource. If `get` raises NotFound, the read-only
+        members in `missing` are compared with their values there, and all others are ignored.
+        Without `missing`, NotFound is passed on.
         """
         faults = await self._changed_members(get, missing) if self._read_only else []
         if self._problem is not None:
@@ -77,8 +78,8 @@ class EditedBody(Generic[T]):
         return [_fault(member) for member in compared if not self._is_unchanged(member, current.get(member, UNSET))]
 
     def _has_pause_changed(self, current: dict[str, Any]) -> bool:
-        """Whether the resource was paused or resumed since the caller's GET, or will be by this
-        PUT."""
+        """Whether the resource was paused or resumed after the caller's GET, or whether this
+        request pauses or resumes it."""
         if getattr(self._body, "paused", UNSET) not in (UNSET, current.get("paused")):
             return True
         if "paused_at" not in self._read_only:
@@ -90,7 +91,7 @@ class EditedBody(Generic[T]):
 
     def _is_unchanged(self, member: str, current: Any) -> bool:
         sent, current = self._sent(member), _comparable(current)
-        is_equal = sent == current and isinstance(sent, bool) is isinstance(current, bool)  # 1 == True
+        is_equal = sent == current and isinstance(sent, bool) is isinstance(current, bool)  # in Python, 1 == True
         return bool(is_equal or (member in self._advancing and _is_earlier(sent, current)))
 
 

@@ -1,11 +1,12 @@
-"""Checks and decodes large bodies in chunks of their list, which has jobs, settlements or leases.
+"""Checks and decodes a large batch in chunks of its list of jobs, settlements or leases.
 
 The event loop serves other requests between two chunks. Decoding 8 MB in one call takes up to
 30 ms, during which no other request is served. A thread would not help, because the decoder keeps
 the GIL. The pieces in which the body arrived are never joined, because that takes 4 ms.
 
-A wrong cut cannot make an invalid body valid, because `strict_json.check` checks every part: if the
-object around the list is valid, and each chunk is a valid list, then so is the body.
+Even if the list is cut at a wrong place, an invalid body is never accepted: `strict_json.check`
+checks every part. If the object around the list is valid JSON, and the items of each chunk are a
+valid JSON list, then the body is valid JSON.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from app.slices import in_slices
 T = TypeVar("T")
 
 CHUNK_BYTES = 16 * 1024
-MAX_ITEM_BYTES = 1024 * 1024  # more than the largest valid item has
+MAX_ITEM_BYTES = 1024 * 1024  # larger than any valid item, by the default limits
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _END_BEFORE_OBJECT = re.compile(rb"\}(?=,\s*+\{)")
@@ -32,7 +33,7 @@ _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class SplitBodyDecoder(Generic[T]):
-    """Decodes bodies of a model with one list of models, or of raw JSON."""
+    """Decodes bodies into a model that has one list of models or of raw JSON."""
 
     def __init__(self, kind: type[T]) -> None:
         self._name, item = _list_field(kind)
@@ -41,8 +42,8 @@ class SplitBodyDecoder(Generic[T]):
         self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
     async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
-        """Decodes the body chunk by chunk. Returns None if the body is invalid or cannot be split:
-        the caller then decodes it as a whole."""
+        """Decodes the body chunk by chunk. Returns None if the body is invalid or cannot be split;
+        the caller then decodes the whole body at once."""
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
         try:
@@ -59,10 +60,10 @@ class SplitBodyDecoder(Generic[T]):
 
 
 async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
-    """Checks a chunk. Encloses it in two pairs of brackets, so that its items are nested as deeply
-    as in the body.
+    """Checks a chunk. Encloses the chunk in two pairs of brackets, so that its items are nested as
+    deeply as in the body.
 
-    A chunk of one large item is checked in a thread, because that may take 20 ms.
+    A chunk with a large item is checked in a thread, because the check may take 20 ms.
     """
     if len(chunk) > 4 * CHUNK_BYTES:
         await asyncio.to_thread(lambda: check(b"[[%b]]" % chunk))
@@ -74,8 +75,11 @@ class Splitter:
     """Splits the list of a body into chunks.
 
     `outside` is the body with an empty list. It is None until `chunks` has yielded all chunks. It
-    stays None if the body cannot be split: it is invalid, an item is too large, or the members
-    before the list are long.
+    stays None if the body cannot be split, for one of these reasons:
+
+    - The body is invalid.
+    - An item has more than MAX_ITEM_BYTES.
+    - The members before the list have more than CHUNK_BYTES.
     """
 
     def __init__(self, pieces: Sequence[bytes], head: re.Pattern[bytes]) -> None:
@@ -86,13 +90,14 @@ class Splitter:
         self._window = b""
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields the chunks. A chunk is the text of several items of the list, separated by
+        """Yields the chunks. A chunk is the text of consecutive items of the list, separated by
         commas."""
         self._extend(4 * CHUNK_BYTES)
         head = self._head.match(self._window, 0, CHUNK_BYTES)
         before = self._take(head.end()) if head else b""
         while head and (end := self._end_of_chunk()):
-            # Without whitespace around it, as encoders write it: `strict_json` checks that fast.
+            # Removes the whitespace around the chunk, because `strict_json` checks JSON faster if
+            # it is exactly as an encoder writes it.
             yield self._take(end).strip(_WHITESPACE)
             if self._window.startswith(b"]"):
                 self.outside = b"".join([before, self._window, *self._pieces])
@@ -114,8 +119,8 @@ class Splitter:
         return len(pieces) > 1
 
     def _end_of_chunk(self) -> int | None:
-        """Returns the position where an item ends, about CHUNK_BYTES after the start of the window.
-        Returns None if there is none."""
+        """Returns a position where an item ends, about CHUNK_BYTES after the start of the window.
+        Returns None if it finds no such position."""
         self._extend(4 * CHUNK_BYTES)
         end = _guess_end(self._window) or _find_end(self._window)
         while end is None and self._extend(min(4 * len(self._window), MAX_ITEM_BYTES)):
@@ -126,8 +131,9 @@ class Splitter:
 def _guess_end(window: bytes) -> int | None:
     """Guesses that an item ends at a `}` that is followed by `,{`. Returns the position after it.
 
-    The `}` can also be inside an item, for example in its payload. So the bytes up to it must
-    decode as a list; returns None if they do not. Takes a fifth of the time of `_find_end`.
+    Such a `}` can also be inside an item, for example in its payload. So the guess is checked: if
+    the bytes up to it cannot be decoded as a list, returns None. The guess and its check take a
+    fifth of the time of `_find_end`.
     """
     guess = _END_BEFORE_OBJECT.search(window, CHUNK_BYTES, 4 * CHUNK_BYTES)
     if guess is None:
@@ -140,7 +146,8 @@ def _guess_end(window: bytes) -> int | None:
 
 
 def _find_end(window: bytes) -> int | None:
-    """Finds where an item ends, by matching item by item. Returns None if one is not complete."""
+    """Finds a position where an item ends, by matching item after item. Returns None if an item is
+    incomplete."""
     position = 0
     while item := _item.match(window, position, position + MAX_ITEM_BYTES):
         position = item.end()
@@ -166,10 +173,10 @@ def _list_field(kind: type) -> tuple[str, type]:
 
 
 def _item_pattern(depth: int) -> bytes:
-    """Returns a pattern for one item of a list: it matches up to the comma or closing bracket that
-    follows the item.
+    """Returns a pattern for one item of a list. The pattern matches the text before the comma or
+    closing bracket that follows the item.
 
-    `depth`: how deeply brackets in the item may be nested.
+    `depth` is the maximum nesting of brackets in the item.
     """
     inside = b""
     for _ in range(depth):
@@ -183,8 +190,8 @@ _item = re.compile(_item_pattern(MAX_DEPTH), re.DOTALL)
 def _head_before(name: str) -> re.Pattern[bytes]:
     """Returns a pattern for the start of an object, up to the first item of its list `name`.
 
-    The repetition of members is greedy and not possessive (`*+`), because Python 3.11.2, the
-    version of Debian 12, finds no match with a possessive one (python/cpython issue 100061).
+    The repetition of members is greedy (`*`) and not possessive (`*+`). Python 3.11.2, the version
+    of Debian 12, finds no match with a possessive repetition (python/cpython issue 100061).
     """
     quoted = b'"%b"' % name.encode()
     member = rb"\s*+(?!%b)%b\s*+:%b," % (quoted, _STRING, _item_pattern(1))

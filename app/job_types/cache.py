@@ -1,4 +1,4 @@
-"""The cache of job types in this process, from which enqueues read them."""
+"""Caches the job types in this process, so that an enqueue needs no query to read them."""
 
 import asyncio
 from functools import cached_property
@@ -44,8 +44,8 @@ class JobType:
     def _compiled_schema(self) -> PayloadSchema | None:
         """The compiled payload schema, or None if this release rejects it.
 
-        PUT has checked the schema, but perhaps in another release. It is compiled on first use,
-        because a process may never enqueue jobs of this type.
+        PUT has checked the schema, but another release may have executed the PUT. The schema is
+        compiled on first use, because a process may never enqueue jobs of this type.
         """
         assert isinstance(self.config.payload_schema, Raw)
         try:
@@ -55,7 +55,7 @@ class JobType:
 
 
 def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
-    """Returns the policy without `max_attempts`, or UNSET if it has no other member."""
+    """Returns the policy without `max_attempts`, or UNSET if the policy has no other member."""
     retry = RetryPolicy(
         base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter
     )
@@ -68,7 +68,7 @@ class JobTypeCache:
     def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, JobType] = {}
-        # Keeps a slow read from overwriting the result of a newer one.
+        # Without this lock, a slow read could overwrite the result of a newer read.
         self._refresh_lock = asyncio.Lock()
         infra.config_versions.subscribe("policies", self.refresh)
 

@@ -1,5 +1,6 @@
--- Job types. There are few; every process caches them, and enqueue reads the cache.
--- Every write increments the config version `policies` first, which locks its row.
+-- Job types. There are few. Every process caches them, and an enqueue reads them from the cache.
+-- Every transaction that writes job types first increments the config version `policies`. The row
+-- lock of the version serializes these transactions.
 
 -- fragment: job_type_columns
 -- The columns of JobTypeRow.
@@ -11,9 +12,9 @@ SELECT {{job_type_columns}}
 FROM job_types;
 
 -- name: list_job_types
--- Sorted by bytes, as everywhere, because the database may have any collation.
--- Returns the first rows of a page that fit into :max_bytes, at least one, and the row count of
--- the page.
+-- Sorts by bytes, so that pages do not depend on the collation of the database.
+-- Returns the first rows of a page, as many as fit into :max_bytes, but at least one. `total` is
+-- the number of rows that the page would have without :max_bytes.
 SELECT {{job_type_columns}}, total
 FROM (
     SELECT {{job_type_columns}},

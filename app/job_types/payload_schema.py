@@ -1,7 +1,7 @@
 """Compiles a payload schema and validates payloads against it.
 
-Validation never fetches a document, and its time is bounded: `schema_subset` bounds the work for
-one value of a payload, and a payload with too many values is rejected.
+Validation never fetches a schema from a URL, and its time is bounded: `schema_subset` bounds the
+work for one value of a payload, and a payload with too many values is rejected.
 """
 
 import re
@@ -22,10 +22,10 @@ MAX_SCHEMA_BYTES = 64 * 1024
 MAX_DETAIL = 300
 
 _MAX_STEPS = 25_000_000  # for one payload: about a second
-# To collect all errors of a payload: about half a second. Each error takes 7 µs, plus the time to
-# copy the value that it is about.
+# Limit for collecting all errors of a payload: about half a second. Each error takes 7 µs, plus the
+# time to copy the invalid value.
 _MAX_EXPLAIN_STEPS = 200_000
-# Matches numbers that are compared as fractions, which is up to twenty times slower.
+# Matches numbers that jsonschema-rs compares as fractions, which is up to twenty times slower.
 _SLOW_NUMBER = re.compile(rb"\d(?:\d{16}|[eE][+-]?\d\d)")
 _LONG_NUMBER = re.compile(rb"\d{16,}")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
@@ -40,10 +40,8 @@ _TYPE_DETAIL = "type must be array, boolean, integer, null, number, object or st
 
 class PayloadSchema:
     def __init__(self, schema: bytes) -> None:
-        """Compiles the schema.
-
-        Raises ValidationFailed, with a pointer to the invalid part, if the schema is not accepted.
-        """
+        """Compiles the schema. If the schema is not accepted, raises ValidationFailed with a
+        pointer to the invalid part."""
         _check_form(schema)
         value = msgspec.json.decode(schema)
         self._work = measure(value)
@@ -70,7 +68,7 @@ class PayloadSchema:
     def _is_too_expensive(self, payload: bytes) -> bool:
         """Whether validating the payload could take more than _MAX_STEPS.
 
-        The length alone rules this out for most payloads. Counts the values of longer ones only.
+        For most payloads, the length alone rules this out. Counts the values only of long payloads.
         """
         max_size, length = _MAX_STEPS // self._work.steps, len(payload)
         if 8 * length + (length * length // 1000 if self._has_unique_items else 0) < max_size:
@@ -83,13 +81,14 @@ class PayloadSchema:
         return chain([first], errors)
 
     def _errors(self, payload: bytes, value: object) -> Iterator[ValidationError]:
-        """Yields the errors of an invalid payload. How many depends on the steps that it takes:
+        """Yields the errors of an invalid payload, as many as _MAX_EXPLAIN_STEPS allows.
 
-        - All errors, if that takes at most _MAX_EXPLAIN_STEPS. jsonschema-rs builds the complete
-          list, each error with a copy of the value that it is about.
-        - Only the first error, if it would take more.
-        - No error, if it would take more and the schema has `anyOf` or `oneOf`. Even for the first
-          error, jsonschema-rs then collects all errors of the alternatives.
+        - If collecting all errors takes at most _MAX_EXPLAIN_STEPS: yields all errors.
+          jsonschema-rs builds the complete list, each error with a copy of the invalid value.
+        - If collecting all errors would take more steps: yields only the first error.
+        - If it would take more steps and the schema has `anyOf` or `oneOf`: yields no error. For
+          such a schema, jsonschema-rs collects all errors of the alternatives even to build the
+          first error.
         """
         depth = _depth(value)
         if self._work.checks * _size(payload) * (depth + 8) <= _MAX_EXPLAIN_STEPS:
@@ -126,10 +125,11 @@ def _compile(schema: str) -> jsonschema_rs.Validator:
 
 
 def _invalid_schema_detail(error: ValidationError) -> str:
-    """Says what is wrong with a schema, with better messages for invalid patterns and types.
+    """Describes the error in a schema. Replaces the messages of jsonschema-rs for invalid patterns
+    and invalid types.
 
-    For a wrong `type`, jsonschema-rs says "not valid under any of the schemas listed in the 'anyOf'
-    keyword".
+    For an invalid `type`, jsonschema-rs says "not valid under any of the schemas listed in the
+    'anyOf' keyword".
     """
     if isinstance(error.kind, ValidationErrorKind.Format):
         return _PATTERN_DETAIL
@@ -143,8 +143,8 @@ def _pointer(error: ValidationError) -> str:
 def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iterator[Fault]:
     """Converts an error to faults.
 
-    The fault for a missing or unexpected property points at the property, and not, like the error,
-    at its object.
+    The fault for a missing or unexpected property points at the property. The error of
+    jsonschema-rs points at the object instead.
     """
     pointer = pointer + _pointer(error)
     kind, detail = error.kind, error.message[:MAX_DETAIL]
@@ -165,10 +165,11 @@ def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iter
 
 
 def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
-    """Returns the names of the properties that the schema does not allow.
+    """Returns the names of the properties that the schema does not allow. Returns an empty list for
+    an error of another kind.
 
-    If the schema allows no properties at all, the error does not list their names, so they are read
-    from the object that the error is about.
+    If the schema allows no further properties at all, the error does not list the names. They are
+    then read from the object in the payload.
     """
     kind = error.kind
     if isinstance(kind, ValidationErrorKind.AdditionalProperties):
@@ -183,8 +184,8 @@ def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
 def _size(payload: bytes) -> int:
     """Returns an upper bound of the number of values in a payload.
 
-    A long string and a number that _SLOW_NUMBER matches count as several values, because they take
-    as long.
+    A long string counts as several values, and so does a number that _SLOW_NUMBER matches, because
+    validating them takes as long as validating several values.
     """
     text = _STRING.sub(b"", payload)
     values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
@@ -194,8 +195,8 @@ def _size(payload: bytes) -> int:
 def _colliding_pairs(payload: bytes) -> int:
     """Counts the pairs of long numbers that are equal when rounded to a float.
 
-    Leaves out numbers that occur in only one spelling. `uniqueItems` hashes the rounded number, so
-    it compares each number with all others of the same hash.
+    `uniqueItems` hashes the rounded number, so it compares each number with all others of the same
+    hash. If a rounded number occurs in only one spelling, its pairs do not count.
     """
     numbers = _LONG_NUMBER.findall(_STRING.sub(b"", payload))
     spelling_counts = Counter(map(float, set(numbers)))
@@ -204,6 +205,6 @@ def _colliding_pairs(payload: bytes) -> int:
 
 
 def _depth(value: object) -> int:
-    """Returns how deep lists and objects are nested in a value: 1 for a number or an empty list."""
+    """Returns the nesting depth of a value: 1 for a number or an empty list, 2 for `[1]`."""
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(_depth, children), default=0)

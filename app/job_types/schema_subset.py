@@ -1,14 +1,16 @@
 """The subset of JSON Schema that a payload schema may use; docs/guides/job-types.md lists it.
 
-Recursion and `unevaluated...` are excluded, because they make the work of a validation exponential.
-Without them, the work for one value of a payload has a bound: the sum of the work of all schemas
-that apply to the value, and to the lists and objects around it. `measure` calculates this sum. No
-I/O. Measured with jsonschema-rs 0.60:
+Recursion, `unevaluatedProperties` and `unevaluatedItems` are excluded, because they make the work
+of a validation exponential. Without them, the work for one value of a payload has a bound: the sum
+of the work of all schemas that apply to the value, and to the lists and objects around it.
+`measure` calculates this sum, without I/O. Measurements with jsonschema-rs 0.60:
 
-- Comparing a number takes 20 ns with 7, 2 µs with 0.5, and 40 µs if one of the two is 1e-300.
-- A pattern takes up to 9 ns for each of its characters and each byte of text.
-- `uniqueItems` compares all pairs of up to 15 items, and all items with equal hashes.
-- 300 errors for each of 3,000 values take 9 s.
+- Comparing a number with 7 takes 20 ns, and with 0.5 it takes 2 µs. If one of the two numbers is
+  1e-300, the comparison takes 40 µs.
+- Matching a pattern takes up to 9 ns for each of its characters and each byte of text.
+- `uniqueItems` compares all pairs of up to 15 items. Of more items, it compares those with equal
+  hashes.
+- Reporting 300 errors for each of 3,000 values takes 9 s.
 - A chain of 5,000 `anyOf` overflows a stack of 4 MiB.
 """
 
@@ -28,16 +30,16 @@ DRAFTS = (
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-04/schema",
 )
-MAX_CHECKS = 2_500  # a second for a payload of 10,000 values
-MAX_STEPS = 250_000  # with more, not even a payload of a hundred values could be validated
+MAX_CHECKS = 2_500  # these take a second for a payload of 10,000 values
+MAX_STEPS = 250_000  # with more, a payload of a hundred values could no longer be validated
 MAX_PATTERN_SIZE = 4_000  # all patterns together; `\p{L}{1,64}` has 1,024 and takes 30 ms to compile
 
 _NOT_APPLIED = ("$defs", "definitions", "contentSchema")
-_CHILD = ("properties", "additionalProperties", "prefixItems", "items", "additionalItems")  # one of them for each child
+_CHILD = ("properties", "additionalProperties", "prefixItems", "items", "additionalItems")  # one applies to each child
 _MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
 _OTHERS = ("propertyNames", "contains", "not", "if", "then", "else", "allOf", "anyOf", "oneOf")
 _SCHEMA_KEYWORDS = {*_NOT_APPLIED, *_CHILD, *_MAPS, *_OTHERS}
-_DEFINITION = re.compile(r"(/(\$defs|definitions)/[^/]*)?")  # or the root
+_DEFINITION = re.compile(r"(/(\$defs|definitions)/[^/]*)?")  # also matches the root, ""
 _REFERENCE_DETAIL = "only $ref to a definition of the root schema is supported: #/$defs/name or #/definitions/name"
 REFUSED_KEYWORDS = {
     "unevaluatedProperties": "unevaluatedProperties is not supported: use additionalProperties",
@@ -51,8 +53,9 @@ REFUSED_KEYWORDS = {
 _STEPS = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), 40)
 _STEPS |= {"multipleOf": 1_000, "uniqueItems": 200, "contentMediaType": 20}
 _STEPS_PER_PATTERN_CHARACTER = 20  # for each 64 bytes of text
-_UNICODE_CLASS = "(" + 16 * "a" + ")"  # as large as `\p{L}` when it is compiled
-# An unterminated class or name ends the pattern: otherwise a pattern of 60,000 `[` takes 90 s.
+_UNICODE_CLASS = "(" + 16 * "a" + ")"  # as large as a compiled `\p{L}`
+# Takes an unterminated class or name up to the end of the pattern, because otherwise a pattern of
+# 60,000 `[` takes 90 s.
 _CHARACTER = re.compile(r"\\[pPu]\{[^}]*+(?:\}|\Z)|\\[pP]?.|\[(?:\\.|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
 _TOKEN = re.compile(r"\{\s*(\d{1,9})\s*(?:,\s*(\d{0,9})\s*)?\}|(.)", re.DOTALL)
 _VERBOSE_FLAG = re.compile(r"\(\?[a-zA-Z-]*x")
@@ -61,9 +64,9 @@ Schema = dict[str, Any]
 
 
 class Work(NamedTuple):
-    """Upper bounds of the work for each value of a payload.
+    """Upper bounds of the work that a schema causes for each value of a payload.
 
-    `checks` bounds the work of reporting errors: each check can fail and become an error. `steps`
+    `checks` bounds the work of reporting errors, because each failed check is an error. `steps`
     bounds the time of the validation: a step takes about 40 ns.
     """
 
@@ -72,10 +75,10 @@ class Work(NamedTuple):
 
 
 def measure(schema: object) -> Work:
-    """Calculates the work of a schema.
+    """Calculates the work of a schema for each value of a payload.
 
-    Raises ValidationFailed, with a pointer to the part at fault, if the schema is not in the subset
-    or takes too much work.
+    If the schema is not in the subset or takes too much work, raises ValidationFailed with a
+    pointer to the invalid part.
     """
     found = dict(subschemas(schema))
     _check_root(found[""])
@@ -90,10 +93,8 @@ def measure(schema: object) -> Work:
 
 
 def subschemas(schema: object, pointer: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yields all subschemas with their pointers, the root first.
-
-    A boolean is a schema without keywords.
-    """
+    """Yields the schema and all schemas inside it, with their pointers, the root first. A boolean
+    counts as a schema without keywords."""
     if isinstance(schema, dict | bool):
         keywords = schema if isinstance(schema, dict) else {}
         yield pointer, keywords
@@ -102,11 +103,9 @@ def subschemas(schema: object, pointer: str = "") -> Iterator[tuple[str, Schema]
 
 
 def pattern_size(pattern: str) -> int:
-    """Calculates an upper bound of the size of a pattern: its characters, each times its maximum
-    repetitions.
-
-    `(ab{3}){2}|c` has nine. Unbounded repetitions count once.
-    """
+    """Calculates an upper bound of the size of a pattern: the number of its characters after its
+    repetitions are written out. `*` and `+` count as one repetition, `{n,}` counts as n. The size
+    of `(ab{3}){2}|c` is 9."""
     groups, last = [0], 0
     for minimum, maximum, character in _TOKEN.findall(_CHARACTER.sub(_simplify, pattern)):
         if minimum:
@@ -134,10 +133,8 @@ def escape_pointer_step(step: str | int) -> str:
 
 
 def _inner_schemas(schema: Schema) -> Iterator[tuple[str, str, object]]:
-    """Yields each schema directly inside a schema: its keyword, its pointer, and the inner schema.
-
-    The value of a keyword is one schema, or a list or a map of schemas.
-    """
+    """Yields the schemas directly inside a schema, each with its keyword and its relative pointer.
+    The value of a keyword is one schema, or a list or a map of schemas."""
     for keyword in filter(_SCHEMA_KEYWORDS.__contains__, schema):
         value: Any = schema[keyword]
         if keyword in _MAPS:
@@ -169,9 +166,11 @@ def _check_keywords(pointer: str, schema: Schema) -> None:
 
 
 def _references(found: Mapping[str, Schema]) -> dict[str, dict[str, str]]:
-    """Returns the references between the root and the definitions, all given by their pointers.
+    """Returns the references to definitions, from the root and from definitions. Raises
+    ValidationFailed for a reference to anything else.
 
-    Maps each source to its targets, and each target to the pointer to the `$ref`.
+    The result maps the pointer of each source to its targets, and the pointer of each target to the
+    pointer of the `$ref`.
     """
     references: dict[str, dict[str, str]] = {pointer: {} for pointer in found if _DEFINITION.fullmatch(pointer)}
     for pointer, schema in found.items():
@@ -185,10 +184,8 @@ def _references(found: Mapping[str, Schema]) -> dict[str, dict[str, str]]:
 
 
 def _target(schema: Schema) -> str | None:
-    """Returns the pointer to which a schema refers, or None if it has no `$ref`.
-
-    The pointer is empty if the schema refers to the root or to another document.
-    """
+    """Returns the pointer to which a schema refers, or None if it has no `$ref`. The pointer is
+    empty if the schema refers to the root or to another document."""
     reference = schema.get("$ref")
     if not isinstance(reference, str):
         return None
@@ -241,10 +238,10 @@ def _check_work(pointer: str, work: Work) -> None:
 
 
 def _work(schema: object, works: Mapping[str, Work]) -> Work:
-    """Adds up the work of a schema and of the schemas inside it, and of the one it refers to.
+    """Adds up the work of a schema, of the schemas inside it, and of the schema of its `$ref`.
 
-    Of the schemas for properties and items only the largest counts, because only one of them
-    applies to a given property or item. `works` has the work of the definitions.
+    Of the schemas for properties and items, only the one with the most work counts, because only
+    one of them applies to a given property or item. `works` has the work of the definitions.
     """
     if not isinstance(schema, dict):
         return Work(1, 1)
@@ -259,13 +256,13 @@ def _work(schema: object, works: Mapping[str, Work]) -> Work:
 
 
 def _keyword_work(schema: Schema) -> Work:
-    """Calculates the work of the keywords of a schema, without its subschemas.
+    """Calculates the work of the keywords of a schema, without the schemas inside it.
 
-    - The values of `enum`, `const` and `not` add checks, because every error copies them: a
+    - The values of `enum`, `const` and `not` add checks, because every error copies these values: a
       thousand errors of an `enum` with 2,500 options took 400 MB.
-    - The values of `enum` and `const` add steps, because a `7.0` or a number beyond 64 bits in the
-      payload is compared with each of them: 9,000 such numbers took 31 s with an `enum` of 6,000
-      integers.
+    - The values of `enum` and `const` add steps. A `7.0` or a number of more than 64 bits in the
+      payload is compared with each of these values: 9,000 such numbers took 31 s with an `enum` of
+      6,000 integers.
     """
     lists = [
         schema.get("required"),
@@ -288,7 +285,7 @@ def _comparison_steps(value: object) -> int:
 
 
 def _values(values: Iterable[object]) -> Iterator[object]:
-    """Yields the values, and the values inside lists and objects among them, at any depth."""
+    """Yields the values and, at any depth, the values inside lists and objects."""
     for value in values:
         yield value
         if isinstance(value, dict | list):

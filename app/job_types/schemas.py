@@ -18,7 +18,7 @@ PayloadSchema = Annotated[
 class TypeRetry(RetryPolicy):
     """A retry policy with an optional `max_attempts`.
 
-    If the job type has a `max_attempts` beside `retry`, that one takes precedence.
+    If the job type itself has a `max_attempts`, that value takes precedence.
     """
 
     max_attempts: MaxAttempts | UnsetType = UNSET

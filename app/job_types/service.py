@@ -1,6 +1,7 @@
 """Configures, lists and deletes job types.
 
-Changes run one after the other: each locks the row of the config version `policies` first.
+Changes run one after the other, because each change first locks the row of the config version
+`policies`.
 """
 
 import asyncio
@@ -45,8 +46,11 @@ class JobTypeService:
 
     @retry_after_deadlock
     async def put(self, name: str, config: JobTypeConfig, caller: str, faults: Sequence[Fault] = ()) -> JobType:
-        """Replaces the configuration of a job type. Rejects it with the `faults` that the caller has
-        found, and its own."""
+        """Replaces the configuration of a job type, or creates the job type.
+
+        If the caller has found `faults`, or this method finds any, raises one ValidationFailed for
+        all of them.
+        """
         schema_faults = await _schema_faults(config.payload_schema)
         raise_for_faults([*faults, _lease_fault(config.lease_seconds, self._infra.settings), *schema_faults])
         text = to_json_text(config)

@@ -16,7 +16,7 @@ SQL = load_queries(__file__)
 class _Stored(JobTypeConfig, forbid_unknown_fields=False):
     """The stored configuration.
 
-    Unknown members are ignored: a newer release running beside this one may write them.
+    Ignores unknown members, because a newer release may run beside this one and write them.
     """
 
 
@@ -42,9 +42,9 @@ async def all_job_types(db: Executor) -> list[JobTypeRow]:
 
 
 async def list_job_types(db: Executor, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
-    """Returns the job types of a page that fit into `max_bytes`, but at least one.
+    """Returns the first job types of a page, as many as fit into `max_bytes`, but at least one.
 
-    Also returns how many job types the page would have without that limit.
+    Also returns the number of job types that the page would have without `max_bytes`.
     """
     rows = await db.rows(*SQL.list_job_types(after=after, limit=limit, max_bytes=max_bytes))
     return [JobTypeRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0

@@ -4,9 +4,10 @@
     cached -> reloaded  the config version `policies` (of queues and job types) has changed, or this
                         process has created or undeleted the queue
 
-A new queue does not change the version, because the SQL function longshore_enqueue can create
-queues, too. So a name or id that is not cached is looked up in the database each time, by one index
-probe: another process may have created the queue a moment ago. Rows of queues are never deleted.
+An enqueue that creates a queue does not change the version, because the SQL function
+longshore_enqueue can create queues, too. So each look-up of a name or id that is not cached reads
+the database, by one index probe: another process may have created the queue a moment ago. Rows of
+queues are never deleted.
 """
 
 import asyncio
@@ -25,26 +26,26 @@ from app.queues.store import QueueRow
 from app.rng import rng
 from app.slices import in_slices, map_in_slices
 
-PAGE_SIZE = 250  # queues that one statement reads: the driver decodes them in one go
+PAGE_SIZE = 250  # queues per statement: the driver decodes all rows of a statement without a pause
 
 
 class MissingQueue(Exception):
-    """The cache of this process has no such queue.
+    """The cache of this process does not contain the queue, or contains it as deleted.
 
-    `QueueCreator` creates it if the settings allow that.
+    `QueueCreator` creates the queue if the settings allow that.
     """
 
 
 class Queue:
-    """A cached queue: its row, its decoded configuration, and values derived from them.
+    """A cached queue: its row, its decoded configuration, and values derived from both.
 
-    Immutable: a changed row becomes a new object.
+    The object is immutable. If the row changes, a new object replaces it.
     """
 
     def __init__(self, row: QueueRow, *, is_draft: bool = False) -> None:
         config = row.read_config()
         self.row = row
-        self.is_draft = is_draft  # not inserted yet, see `QueueCreator`
+        self.is_draft = is_draft  # the row is not in the database yet, see `QueueCreator`
         self.config = config
         self.id = row.id
         self.name = row.name
@@ -59,26 +60,26 @@ class Queue:
         self.all_lanes = lanes_of(row.id, row.lanes)
         # Whether claims of this queue must acquire an allowance from `QueueLimits`.
         self.is_limited = self.max_running is not None or self.rate is not None
-        # Whether leases use a concurrency slot. None and not False if they do not, because NULL
-        # takes no space in the row of a job.
+        # Whether leases use a concurrency slot. If they do not, the value is None and not False,
+        # because NULL takes no space in the row of a job.
         self.uses_slot = True if self.max_running is not None else None
-        # Whether every group is held: its jobs need an admission by the group scheduler
+        # Whether every group is a held group: its jobs need an admission by the group scheduler
         # (app/concurrency) before they can be claimed.
         self.holds_all_groups = self.fair or self.max_running_per_group is not None
 
     def choose_lane(self, group: str | None) -> int:
-        """Chooses the lane of a new job: that of its group, or a random lane if it has no group."""
+        """Chooses the lane of a new job: the lane of its group, or a random lane if it has none."""
         if group is not None:
             return self.all_lanes[lane_of_group(group, self.row.group_lanes)]
         return self.all_lanes[rng.randrange(self.lanes) if self.lanes > 1 else 0]
 
 
 class QueueCache:
-    """Caches the queues that callers have needed, and all that existed at the last change of the
-    config version `policies`.
+    """Caches the queues that existed at the last reload of all queues, and those that were looked
+    up by name or lane since then.
 
-    The look-ups differ in whether they read the database for a queue that is not cached, and in
-    what they return for a deleted and for a missing queue:
+    The table shows whether a look-up reads the database for a queue that is not cached, and what it
+    returns or raises for a deleted queue and for a missing queue:
 
         look-up             reads  deleted       missing
         get(name)           yes    NotFound      NotFound
@@ -100,15 +101,15 @@ class QueueCache:
         self._infra = infra
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
-        # Keeps a slow read from overwriting the result of a newer one.
+        # Without this lock, a slow read could overwrite the result of a newer read.
         self._read_lock = asyncio.Lock()
         self.cooling_groups: dict[int, list[str]] = {}  # groups that are cooling down, by lane
         infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
-        """Reloads all queues, page by page. Other requests are served in between.
+        """Reloads all queues, page by page. Requests are served between two pages.
 
-        Decoding 9,000 queues in one go blocked the event loop for 8 to 20 ms. The cache is
+        Decoding 9,000 queues without a pause blocked the event loop for 8 to 20 ms. The cache is
         unchanged until the last page is read.
         """
         async with self._read_lock:
@@ -154,7 +155,7 @@ class QueueCache:
     async def load(self, lanes: Iterable[int]) -> None:
         """Loads the queues of these lanes, except those that are cached.
 
-        Call it before `by_lane` and `name_by_lane`, which do not read the database.
+        Call this method before `by_lane` and `name_by_lane`, which do not read the database.
         """
         ids = {queue_id_of(lane) for lane in lanes}
         if not ids <= self._by_id.keys():
@@ -167,9 +168,9 @@ class QueueCache:
             self._by_name[queue.name] = self._by_id[queue.id] = queue
 
     def set_cooling_groups(self, cooling_groups: dict[int, list[str]]) -> None:
-        """Replaces the groups that are cooling down, of all lanes.
+        """Stores which groups are cooling down, for all lanes.
 
-        Only the group scheduler calls this: `refresh` does not read cool-downs.
+        Only the group scheduler calls this method. `refresh` does not read cool-downs.
         """
         self.cooling_groups = cooling_groups
 
@@ -178,8 +179,8 @@ class QueueCache:
         return [queue for queue in self._by_name.values() if not queue.deleted]
 
     def all_including_deleted(self) -> Sequence[Queue]:
-        """Returns all cached queues. A deleted one may have jobs, because another process may have
-        enqueued into it a moment ago.
+        """Returns all cached queues. A deleted queue may have jobs, because another process may
+        have enqueued into it a moment ago.
         """
         return list(self._by_name.values())
 
@@ -193,7 +194,7 @@ class QueueCache:
         return queue.name if queue else None
 
     def find_cached(self, name: str) -> Queue | None:
-        """Returns the queue from the cache, or None if it is not there or is deleted."""
+        """Returns the queue from the cache, or None if it is not cached or is deleted."""
         queue = self._by_name.get(name)
         return None if queue is None or queue.deleted else queue
 
@@ -234,7 +235,8 @@ class QueueCache:
     async def visible_to(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
         """Returns the job ids among `ids` whose queues the caller may access.
 
-        An invented id may belong to no queue. Only a caller with access to all queues gets it back.
+        An id that the caller has invented may belong to no queue. Only a caller with access to all
+        queues gets such an id back.
         """
         job_ids = set(ids)
         if access.all_queues:
@@ -256,8 +258,9 @@ class QueueCache:
     def held_groups(self, lane: int) -> list[str] | None:
         """Returns the groups of this lane whose jobs need an admission.
 
-        Statements take the list as :held_groups (`is_held` in fragments.sql). `*` stands for every
-        group, the empty text for the jobs without a group. None means that no group is held.
+        The result is the parameter :held_groups of statements (`is_held` in fragments.sql). The
+        text `*` stands for every group, and the empty text for the jobs without a group. None means
+        that no job needs an admission.
         """
         return self._held_groups(self._by_id.get(queue_id_of(lane)), lane)
 
@@ -273,7 +276,8 @@ class QueueCache:
         return queue is not None and queue.max_running is not None
 
     def needs_admission(self, queue: Queue, lane: int, group: str | None) -> bool:
-        """Whether a new job of this group needs an admission. `group` is None for no group."""
+        """Whether a new job of this group needs an admission. `group` is None if the job has no
+        group."""
         held_groups = self._held_groups(queue, lane)
         return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 
@@ -281,9 +285,10 @@ class QueueCache:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
-        """Returns until when a job that finishes at `now` is kept, and whether it is archived then.
+        """Returns the end of the retention of a job that finishes at `now`, and whether the job is
+        archived afterwards.
 
-        The partition of an archived job is detached; other partitions are dropped.
+        Partitions with archived jobs are detached. All other partitions are dropped.
         """
         settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))

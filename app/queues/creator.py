@@ -1,6 +1,6 @@
 """Creates queues on first use, in the transaction that inserts their first jobs.
 
-So an enqueue that is rejected leaves no queue behind.
+A rejected enqueue therefore creates no queue.
 
     missing -> drafted   `run_with_queues` chooses an id, under a lock of this process
     drafted -> stored    `store` inserts the queue, and its caller inserts the jobs
@@ -27,11 +27,14 @@ from app.queues.store import MAX_QUEUE_ID, NewQueue, QueueRow
 
 T = TypeVar("T")
 FindQueue = Callable[[str], Queue]
-MAX_TRIES = 20  # a try fails only if another process has created a queue in the meantime
+MAX_TRIES = 20  # a try fails only if another process creates a queue at the same time
 
 
 class QueueConflict(Exception):
-    """Another process has used the drafted id, or has created the queue. The call is retried."""
+    """Raised if another process has used the id of a draft, or has created the queue.
+
+    `QueueCreator` then tries again.
+    """
 
 
 class QueueCreator:
@@ -41,11 +44,14 @@ class QueueCreator:
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
 
     async def run_with_queues(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
-        """Calls `action` with a function that returns the queue of a name, or a draft if missing.
+        """Calls `action` with a function that finds a queue by name.
 
-        The function raises NotFound or QueueLimit for a queue that cannot be created. `action` must
-        insert the drafts that it uses, with `store`. It runs with the cached queues first. If one
-        is missing, it fails before it commits anything, and runs again with drafts.
+        For a missing queue the function returns a draft, or raises NotFound or QueueLimit if the
+        queue cannot be created.
+
+        `action` must insert the drafts that it uses, with `store`. The first call of `action` gets
+        a function that finds only cached queues. If a queue is not cached, that call fails before
+        it commits anything, and `action` is called again, with drafts.
         """
         try:
             return await action(self._queues.require)
@@ -53,9 +59,10 @@ class QueueCreator:
             return await self._run_with_drafts(list(dict.fromkeys(names)), action)
 
     async def _run_with_drafts(self, names: Sequence[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
-        """Calls `action` under the lock for drafting, but only if there are drafts.
+        """Drafts the missing queues and calls `action`, under the lock for drafting.
 
-        Calls that waited for the lock, and find that their queues exist by now, run concurrently.
+        If all queues exist by the time the lock is acquired, calls `action` after releasing the
+        lock, so that such calls run concurrently.
         """
         for _ in range(MAX_TRIES):
             async with self._locked():
@@ -85,11 +92,11 @@ class QueueCreator:
     async def store(self, db: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among these queues. Raises QueueConflict if one cannot be inserted.
 
-        Call it after taking every other lock of the transaction, because the rows of queues are
-        last in the lock order. Reload the queues after the commit.
+        Call this method after every other lock of the transaction is acquired, because the rows of
+        queues are last in the lock order. Reload the queues after the commit.
         """
-        # In the order of their ids: of two processes that insert the same ids, one waits for the
-        # other, without a deadlock.
+        # Sorted by id: if two processes insert the same ids, one process waits for the other,
+        # without a deadlock.
         drafts = sorted({NewQueue(queue.id, queue.name) for queue in queues if queue.is_draft})
         if not drafts:
             return
@@ -100,12 +107,12 @@ class QueueCreator:
         if len(stored) < len(drafts):
             raise QueueConflict
         if any(stored.values()):
-            # Other processes still cache an undeleted queue as deleted, so they must reload it. They
-            # look up a new queue, because it is in no cache.
+            # Other processes still cache the undeleted queue as deleted, so they must reload it. A
+            # new queue needs no reload: no cache contains it, so every process looks it up.
             await self._infra.config_versions.bump(db, "policies")
 
     async def _drafts(self, names: Sequence[str]) -> dict[str, Queue]:
-        """Drafts queues for these names, in their order, but only as many as `max_queues` allows.
+        """Drafts queues for the first of these names, as many as `max_queues` allows.
 
         The draft of a deleted queue keeps its id and lanes. A new queue gets the next id after the
         highest id in the database.
@@ -135,7 +142,8 @@ class QueueCreator:
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
-        """Holds the lock for drafting. Raises DatabaseUnavailable if it is not free in time."""
+        """Holds the lock for drafting. Raises DatabaseUnavailable if the lock is not free within
+        `acquire_timeout_seconds`."""
         try:
             async with asyncio.timeout(self._infra.settings.acquire_timeout_seconds):
                 await self._drafting.acquire()

@@ -1,15 +1,16 @@
--- Queues. There are at most a few thousand, cached in every process; no hot path writes here.
+-- Queues. There are few (by default at most 10,000), and every process caches them. They are rarely
+-- written.
 -- Lock order: the row of one queue, then the row in `config_versions`.
--- A deleted queue keeps its row: its finished jobs still carry its name.
--- Queue n has the lanes from n << 8 on, at most 256 (app/db/lanes.py).
+-- A deleted queue keeps its row, because its finished jobs are still shown with its name.
+-- Queue n has at most 256 lanes, with the numbers from n << 8 on (app/db/lanes.py).
 
 -- fragment: queue_columns
 -- The columns of QueueRow.
 id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 
 -- fragment: in_queue
--- Whether the lane of a row is one of the 256 that the queue may have: a range of an index on
--- (lane, ...).
+-- Whether the lane of a row is one of the 256 that the queue may have. This condition is a range of
+-- an index on (lane, ...).
 lane >= queues.id << 8 AND lane < (queues.id + 1) << 8
 
 -- name: queues_after
@@ -40,8 +41,8 @@ FROM queues;
 
 -- name: list_queues
 -- row: QueueRow
--- Sorted by bytes, whatever the collation of the database: pages are the same everywhere.
--- :name_regex matches the accessible queues; NULL for all.
+-- Sorts by bytes, so that pages do not depend on the collation of the database.
+-- :name_regex matches the names of accessible queues. It is NULL if all queues are accessible.
 SELECT {{queue_columns}}
 FROM queues
 WHERE deleted_at IS NULL AND name COLLATE "C" > :after AND (:name_regex::text IS NULL OR name ~ :name_regex)
@@ -56,8 +57,7 @@ WHERE name = :name;
 
 -- name: lock_queue
 -- row: QueueRow
--- Concurrent changes of one queue wait for this lock, so that changes of different fields are all
--- kept.
+-- Concurrent changes of one queue wait for this lock, so that no change overwrites another.
 SELECT {{queue_columns}}
 FROM queues
 WHERE name = :name
@@ -93,15 +93,16 @@ SET lanes = :lanes,
 WHERE id = :id;
 
 -- name: is_used
--- Whether a queue has live jobs or dead letters in any lane that it may have: one index probe of
--- each table.
+-- Whether a queue has live jobs or dead letters in any lane that it may have. Makes one index probe
+-- of each table.
 SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
     OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
 
 -- name: undelete_used
--- Undeletes deleted queues that have jobs: a process with an outdated cache may have enqueued into
--- one. One index probe per deleted queue, written as a scalar subquery: with old statistics, a
--- semi-join would read all jobs.
+-- Undeletes deleted queues that have live jobs or dead letters, because a process with an outdated
+-- cache may have enqueued into a deleted queue. Makes one index probe of each table per deleted
+-- queue. The probes are scalar subqueries: with outdated planner statistics, a semi-join would read
+-- all jobs.
 UPDATE queues
 SET deleted_at = NULL
 WHERE deleted_at IS NOT NULL
@@ -112,8 +113,8 @@ WHERE deleted_at IS NOT NULL
 RETURNING name;
 
 -- name: reopen_lanes
--- Reopens removed lanes that have jobs: a process with an outdated cache may have enqueued into
--- one, and no claim would read that lane.
+-- Reopens removed lanes that have live jobs, because a process with an outdated cache may have
+-- enqueued into a removed lane. No claim would read such a lane.
 UPDATE queues
 SET lanes = greatest(queues.lanes, highest.lane - (queues.id << 8) + 1)
 FROM (
@@ -129,8 +130,8 @@ WHERE queues.id = highest.id AND highest.lane IS NOT NULL
 RETURNING queues.name;
 
 -- name: spread_groups
--- Spreads groups over the current number of lanes, but only when the queue has no job of any group
--- left: a group in two lanes would lose its order.
+-- Spreads the groups of a queue over its current number of lanes, once no live job and no dead
+-- letter of the queue has a group. Until then, a group could be in two lanes and lose its order.
 UPDATE queues
 SET group_lanes = lanes
 WHERE group_lanes <> lanes

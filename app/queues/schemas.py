@@ -53,16 +53,14 @@ class RateLimit(RequestModel):
 
 
 class RetentionMode(StrEnum):
-    """What happens to finished jobs after their retention time: dropped, or detached for an
-    archive.
-    """
+    """Whether finished jobs are dropped after their retention time, or detached for an archive."""
 
     DROP = "drop"
     DETACH = "detach"
 
 
 class Retention(RequestModel):
-    """How long finished jobs are kept, and what happens to them afterwards."""
+    """How long finished jobs are kept, and whether they are dropped or detached afterwards."""
 
     finished_seconds: Annotated[int, integer(ge=1, le=10 * 366 * 24 * 60 * 60)] | UnsetType = UNSET
     mode: RetentionMode | UnsetType = UNSET
@@ -81,8 +79,8 @@ class HealthLimits(RequestModel):
 
 
 class CountedInOneLane(MemberRule):
-    """A queue with several lanes has no `max_running` and no `rate`, because both are counted in one
-    lane."""
+    """A queue with `max_running` or `rate` must have one lane, because both limits are counted
+    within one lane."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         lanes = value_of("lanes")

@@ -1,7 +1,7 @@
 """Configures, pauses, resumes and deletes queues.
 
-Every change locks the row of the queue. It is in effect in this process when the call returns, and
-in other processes within 250 ms.
+Every change locks the row of the queue. The change is in effect in this process when the call
+returns, and in other processes within 250 ms.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -50,11 +50,11 @@ class QueueService:
         return _require(await store.get_queue(self._infra.db, name), name).to_response()
 
     async def put(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
-        """Replaces the configuration of a queue. Rejects it with the `faults` that the caller has
-        found, and its own.
+        """Replaces the configuration of a queue.
 
-        Creates a missing queue in the same transaction, so that a rejected configuration creates no
-        queue.
+        If the caller has found `faults`, or this method finds any, raises one ValidationFailed for
+        all of them. Creates a missing queue in the same transaction, so that a rejected
+        configuration creates no queue.
         """
 
         async def replace(db: Executor, row: QueueRow) -> QueueRow:
@@ -68,8 +68,11 @@ class QueueService:
         raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
     async def update(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
-        """Changes the members that `config` has. Rejects them with the `faults` that the caller has
-        found, and its own."""
+        """Changes the members of the configuration that are set in `config`.
+
+        If the caller has found `faults`, or this method finds any, raises one ValidationFailed for
+        all of them.
+        """
 
         async def merge(db: Executor, row: QueueRow) -> QueueRow:
             return await self._apply_config(db, row, merge_config(row.read_config(), config), config, faults)
@@ -97,7 +100,7 @@ class QueueService:
     async def delete(self, name: str, caller: str) -> Queue:
         """Marks the queue as deleted and returns its last state.
 
-        The row and its number of lanes are kept, because the lanes still have finished jobs.
+        Keeps the row and the number of lanes, because the lanes still have finished jobs.
         """
 
         async def delete(db: Executor, row: QueueRow) -> QueueRow:
@@ -111,10 +114,11 @@ class QueueService:
 
     @retry_after_deadlock
     async def repair(self) -> None:
-        """Undeletes queues and reopens lanes that have jobs. Also spreads groups over added lanes.
+        """Undeletes queues that have jobs, reopens removed lanes that have jobs, and spreads groups
+        over added lanes.
 
         A process with an outdated cache may enqueue into a deleted queue or a removed lane, where
-        no claim would find the job. A background service calls this periodically.
+        no claim would find the job. A background service calls this method periodically.
         """
         async with self._infra.db.transaction() as transaction:
             undeleted, reopened = await store.undelete_used(transaction), await store.reopen_lanes(transaction)
@@ -159,7 +163,8 @@ class QueueService:
         lanes = value_or(config.lanes, row.lanes)
         is_used = lanes != row.lanes and await store.is_used(db, row.id)
         stored = msgspec.structs.replace(config, lanes=UNSET, paused=UNSET)
-        # If the queue gets more lanes, its groups stay in theirs until `spread_groups` spreads them.
+        # If a queue with jobs gets more lanes, its groups stay in the old lanes until
+        # `spread_groups` spreads them.
         group_lanes = row.group_lanes if is_used else lanes if lanes != row.lanes else row.group_lanes
         after = row._replace(lanes=lanes, group_lanes=group_lanes, config=msgspec.json.encode(stored).decode())
         raise_for_faults(
@@ -175,7 +180,8 @@ class QueueService:
 
 
 def pause_row(row: QueueRow, reason: str | None, now: datetime) -> QueueRow:
-    """Returns the row as paused. A row that is already paused changes only if the reason is new."""
+    """Returns the row of the queue after a pause. If the queue is paused already, the row changes
+    only if there is a new reason."""
     if row.paused_at is not None and reason in (None, row.paused_reason):
         return row
     return row._replace(paused_at=now, paused_reason=reason)
@@ -202,10 +208,8 @@ def lease_fault(request: QueueConfig, settings: Settings) -> Fault | None:
 
 
 def pause_fault(row: QueueRow, request: QueueConfig) -> Fault | None:
-    """Returns a fault if the request changes `paused`.
-
-    A deployment that sends the configuration must not end an operator's pause.
-    """
+    """Returns a fault if the request changes `paused`, because a deployment that sends the
+    configuration must not end an operator's pause."""
     is_paused = row.paused_at is not None
     if value_or(request.paused, is_paused) == is_paused:
         return None
@@ -227,9 +231,11 @@ def lanes_fault(before: int, after: int) -> Fault | None:
 
 
 def limit_faults(config: QueueConfig, request: QueueConfig) -> Iterator[Fault]:
-    """Yields a fault for each limit that the number of lanes does not allow. The fault points at the
-    limit if the request contains it. Otherwise the request has changed `lanes`, and the fault points
-    there."""
+    """Yields a fault for each limit that the number of lanes does not allow.
+
+    If the request contains the limit, the fault points at the limit. Otherwise the request has
+    changed `lanes`, and the fault points at `lanes`.
+    """
     for fault in rule_faults(config):
         is_requested = getattr(request, fault.pointer.removeprefix("/")) is not UNSET
         yield fault if is_requested else fault._replace(pointer="/lanes")

@@ -19,7 +19,7 @@ MAX_QUEUE_ID = 65_535
 class _Stored(QueueConfig, forbid_unknown_fields=False):
     """The stored configuration.
 
-    Unknown members are ignored: a newer release running beside this one may write them.
+    Ignores unknown members, because a newer release may run beside this one and write them.
     """
 
 
@@ -71,7 +71,8 @@ class NewQueue(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """How many queues there are: `rows` counts the deleted ones too, `queues` does not."""
+    """The number of queues, with deleted queues (`rows`) and without (`queues`), and the highest
+    id."""
 
     rows: int
     queues: int
@@ -98,7 +99,8 @@ async def queue_totals(db: Executor) -> QueueTotals:
 
 
 async def list_queues(db: Executor, after: str, limit: int, name_regex: str | None) -> list[QueueRow]:
-    """Lists the queues whose names follow `after`, in this order, and match `name_regex`, if given."""
+    """Lists the queues that are not deleted, sorted by name, beginning after the name `after`. If
+    `name_regex` is given, lists only queues whose names match it."""
     rows = await db.rows(*SQL.list_queues(after=after, limit=limit, name_regex=name_regex))
     return [QueueRow(*row) for row in rows]
 
@@ -116,8 +118,9 @@ async def lock_queue(db: Executor, name: str) -> QueueRow | None:
 async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) -> dict[str, bool]:
     """Inserts or undeletes queues, and locks their rows, in the given order.
 
-    Maps the name of each queue to whether it was undeleted. Leaves out queues that another process
-    has created in the meantime. Inserts nothing if there would be more than `max_queues`.
+    The result maps the name of each queue to whether the queue was undeleted. It leaves out queues
+    that another process has created in the meantime. Inserts nothing if there would be more than
+    `max_queues` queues.
     """
     ids, names = [queue.id for queue in queues], [queue.name for queue in queues]
     rows = await db.rows(*SQL.add_queues(ids=ids, names=names, max_queues=max_queues))
