@@ -1,4 +1,4 @@
-"""Decides the state of a new job by the states of its parents. The last line that applies counts:
+"""Decides the state of a new job by the states of its parents.
 
     all parents completed           ready | pending | scheduled
     a parent is live                blocked, until the dependency resolver unblocks the job
@@ -6,6 +6,8 @@
                                     completed instead
     a parent is unknown             the job is rejected, and so are the jobs of the same call that
                                     depend on it
+
+If several lines apply, the last of them counts.
 """
 
 from array import array
