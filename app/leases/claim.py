@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
-from app.db.pool import Transaction
+from app.db.pool import Executor, Transaction
 from app.errors import DatabaseUnavailable
 from app.events import EventBus
 from app.jobs.rows import ClaimedRow
@@ -62,7 +62,7 @@ class ClaimService:
         self._limited_claims = limited_claims
         self._low_water_marks = low_water_marks
         self._durations = durations
-        self._batcher = ClaimBatcher(infra=infra, low_water_marks=low_water_marks)
+        self._batcher = ClaimBatcher(infra=infra, queues=queues, low_water_marks=low_water_marks)
 
     async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams) -> ClaimResult:
         """Claims up to `limit` jobs. Commits after each lane."""
@@ -158,11 +158,18 @@ class ClaimService:
         if transaction is None and held_groups is None and may_share:
             return ClaimResult(await self._batcher.add(lane, ClaimCall(limit, params), weight=limit))
         policy = LanePolicy(held_groups, fair=queue.fair)
-        claim = self._low_water_marks.claim_with_marks
         if transaction is not None:
-            return ClaimResult(await claim(transaction, lane, limit, params, policy, self._infra.now()))
+            return await self._claim_unless_paused(transaction, lane, limit, params, policy)
         async with self._infra.db.autocommit() as connection:
-            return ClaimResult(await claim(connection, lane, limit, params, policy, self._infra.now()))
+            return await self._claim_unless_paused(connection, lane, limit, params, policy)
+
+    async def _claim_unless_paused(
+        self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy
+    ) -> ClaimResult:
+        if self._queues.is_paused(lane):
+            return ClaimResult([])
+        rows = await self._low_water_marks.claim_with_marks(db, lane, limit, params, policy, self._infra.now())
+        return ClaimResult(rows)
 
     async def finish(self) -> None:
         await self._batcher.finish()
@@ -187,15 +194,17 @@ class ClaimCall(NamedTuple):
 class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
     """Claims jobs for concurrent callers, with one statement for each lane."""
 
-    def __init__(self, *, infra: Infrastructure, low_water_marks: LowWaterMarks) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, low_water_marks: LowWaterMarks) -> None:
         super().__init__("claim", infra.settings.acquire_timeout_seconds)
         self._infra = infra
+        self._queues = queues
         self._low_water_marks = low_water_marks
 
     async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
         """Runs one claim statement for all calls. The first call gets the first jobs.
 
-        Claims nothing for clients that disconnected while their call was waiting.
+        Claims nothing for clients that disconnected while their call was waiting, and nothing if the
+        queue was paused in the meantime.
         """
         connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
         if not connected:
@@ -203,6 +212,8 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
         params = connected[0].params._replace(poll_slices=slices)
         async with self._infra.db.autocommit() as connection:
+            if self._queues.is_paused(lane):
+                return [[] for _ in calls]
             rows = await self._low_water_marks.claim_with_marks(
                 connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
             )

@@ -61,7 +61,7 @@ class LimitedClaims:
         if allowance is None:
             return ClaimResult([], skipped=True)
         rows: list[ClaimedRow] = []
-        if allowance.limit > 0:
+        if allowance.limit > 0 and not self._queues.is_paused(lane):
             policy = LanePolicy(self._queues.held_groups(lane), fair=queue.fair, uses_slot=queue.uses_slot)
             rows = await self._low_water_marks.claim_with_marks(
                 transaction, lane, allowance.limit, params, policy, allowance.now

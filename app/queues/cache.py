@@ -255,6 +255,14 @@ class QueueCache:
     def by_lane(self, lane: int) -> Queue:
         return self._by_id[queue_id_of(lane)]
 
+    def is_paused(self, lane: int) -> bool:
+        """Whether the queue of this lane is paused now.
+
+        A claim asks right before its statement: while it waited for a connection or a lock, the
+        pause may have been answered.
+        """
+        return self.by_lane(lane).paused
+
     def held_groups(self, lane: int) -> list[str] | None:
         """Returns the groups of this lane whose jobs need an admission.
 

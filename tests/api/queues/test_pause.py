@@ -2,7 +2,10 @@
 
 import pytest
 
+from app.broker import Broker
+from tests.api.concurrency.test_cost import CLAIM_PARAMS
 from tests.api_client import Api, Json, parse_time
+from tests.database import Loop
 from tests.table import table
 
 
@@ -81,6 +84,24 @@ def test_put_and_patch_cannot_change_paused(api: Api, configured_queue: Json) ->
     for call in (api.put, api.patch):
         assert call(path, {"max_waiting": 6, "paused": False}, status=422)["code"] == "validation_failed"
     assert api.get(path) == paused
+
+
+@pytest.mark.parametrize("config", [{}, {"max_running": 5}], ids=["unlimited", "limited"])
+@pytest.mark.parametrize("job_types", [None, ["test"]], ids=["shares a statement", "has its own statement"])
+def test_claim_that_began_before_a_pause_takes_no_job_after_it(
+    broker_services: Broker, api: Api, loop: Loop, config: Json, job_types: list[str] | None
+) -> None:
+    """The claim has found the queue unpaused. Until its statement, it may wait for a connection."""
+    api.configure(**config)
+    api.enqueue()
+    queues = loop.run(broker_services.queues.find_all([api.queue]))
+    pause(api)
+    loop.run(broker_services.infra.config_versions.check_now())
+    params = CLAIM_PARAMS._replace(job_types=job_types)
+    assert loop.run(broker_services.claims.claim(queues, 1, params)).rows == []
+    resume(api)
+    loop.run(broker_services.infra.config_versions.check_now())
+    assert len(loop.run(broker_services.claims.claim(queues, 1, params)).rows) == 1
 
 
 def test_put_cannot_create_a_paused_queue(api: Api) -> None:
