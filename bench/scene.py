@@ -15,7 +15,8 @@ from app.broker import Broker, build_broker
 from app.enqueue.schemas import JobCreate, RawBatch
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
-from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
+from app.jobs.rows import ClaimedRow
+from app.leases.schemas import ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
 from app.server.exchange import Client
 from app.settings import Settings
@@ -87,14 +88,14 @@ class PolicyBench:
             ids += batch
         return ids
 
-    async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        response = await self._long_poll.poll(
+    async def claim(self, queue: str, n: int) -> Sequence[ClaimedRow]:
+        result = await self._long_poll.poll(
             ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS
         )
-        assert len(response.jobs) == n, f"{len(response.jobs)} jobs, not {n}"
-        return response.jobs
+        assert len(result.rows) == n, f"{len(result.rows)} jobs, not {n}"
+        return result.rows
 
-    async def settle(self, jobs: Sequence[ClaimedJob], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
+    async def settle(self, jobs: Sequence[ClaimedRow], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
         items = [Settlement(job_id=job.id, lease_token=str(job.lease_token), outcome=outcome, **fields) for job in jobs]
         await self.broker_services.settlements.settle(items, FULL_ACCESS)
 

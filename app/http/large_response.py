@@ -7,11 +7,10 @@ copied three times: to join the items, to add the brackets around them, and to a
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.http.bodies import JsonResponse, encode
-from app.slices import by_size, in_slices, map_in_slices
+from app.http.bodies import JsonResponse
+from app.slices import by_size, in_slices
 
 PIECE_BYTES = 64 * 1024
 
@@ -38,18 +37,8 @@ class JsonList(NamedTuple):
 
 def list_response(text: JsonList, headers: Iterable[tuple[str, str]] = ()) -> JsonResponse:
     if text.size() <= PIECE_BYTES:
-        return JsonResponse(b"".join(text.pieces()), 200, headers)
+        return JsonResponse(text.before + b",".join(text.items) + text.after, 200, headers)
     return LargeJsonResponse(text, headers)
-
-
-async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
-    """Encodes a model whose first member is the list `name`. Other requests are served during the
-    encoding, which is divided into slices of time."""
-    items = await map_in_slices(encode, getattr(model, name))
-    before = b'{"%b":[' % name.encode()
-    others = encode(msgspec.structs.replace(model, **{name: []}))
-    assert others.startswith(before), f"{name} is not the first member"
-    return JsonList(before, items, others.removeprefix(before) + b"\n")
 
 
 class LargeJsonResponse(JsonResponse):

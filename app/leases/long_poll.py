@@ -47,14 +47,13 @@ from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import ClaimContext, ClaimParams, ClaimResult
 from app.leases.schemas import ClaimAnswer, ClaimJobs, SettleResult
 from app.leases.settle import SettlementService
-from app.leases.to_response import to_response
+from app.leases.to_response import PollResult
 from app.leases.validation import check_claim
 from app.matching.poller import Poller, WakeUp
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 from app.rng import rng
 from app.server.exchange import Client
-from app.slices import in_slices
 from app.workers.registry import PollHistory, WorkerRegistry
 
 BUSY_MS = 1000  # poll_after_ms of a refused claim
@@ -91,7 +90,7 @@ class LongPoll:
         self._claims = claims
         self._caller_claims = caller_claims
 
-    async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
+    async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> PollResult:
         """Commits the settlements of the request, then claims jobs, now or when they become ready.
 
         A claim that has settled jobs waits only with `wait_after_settle`.
@@ -123,13 +122,14 @@ class LongPoll:
             self._pollers.remove(poller)
         with_parents = request.parent_results is True
         parents = await self._parents_or_requeue(rows, key, has_settled=bool(settled)) if with_parents else None
-        return ClaimAnswer(
-            jobs=[to_response(row, names[row.lane], parents) async for row in in_slices(rows)],
+        answer = ClaimAnswer(
+            jobs=[],
             settled=settled,
             directive=self._workers.directive(poller.worker_id),
             poll_after_ms=poll_after_ms,
             server_time=self._infra.now(),
         )
+        return PollResult(rows, names, parents, answer)
 
     async def _settle(self, request: ClaimJobs, access: Access, client: Client) -> list[SettleResult]:
         """Commits the settlements of the request.

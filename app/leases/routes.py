@@ -9,7 +9,7 @@ from app.errors import BatchTooLarge, LeaseLost, MalformedJson, NotFound, Payloa
 from app.http.bodies import body, json_response
 from app.http.dispatch import AccessDep, fast_route, service
 from app.http.headers import IdempotencyKey
-from app.http.large_response import encode_list, list_response
+from app.http.large_response import list_response
 from app.http.operation import WORK, operation
 from app.leases.heartbeat import HeartbeatService
 from app.leases.long_poll import LongPoll
@@ -31,12 +31,13 @@ from app.leases.schemas import (
     Snooze,
 )
 from app.leases.settle import SettlementService
+from app.leases.to_response import encode_claim
 from app.server.exchange import get_client
 
 router = APIRouter(tags=["leases"])
 
 _INVALID_BODY = (MalformedJson, PayloadTooLarge, ValidationFailed)
-_NO_STORE = {"Cache-Control": "no-store"}
+_NO_STORE = (("Cache-Control", "no-store"),)
 SettlementServiceDep = Annotated[SettlementService, service("settlements")]
 
 
@@ -58,9 +59,7 @@ async def claim_jobs(
     settlements are stored anyway, and repeating them gives `already_settled`.
     """
     result = await long_poll.poll(claim, idempotency_key, get_client(request), access)
-    if len(result.jobs) <= 1:
-        return json_response(result, headers=_NO_STORE)
-    return list_response(await encode_list(result, "jobs"), _NO_STORE.items())
+    return list_response(await encode_claim(result), _NO_STORE)
 
 
 @fast_route(

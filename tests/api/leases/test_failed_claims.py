@@ -38,8 +38,8 @@ def test_claim_that_was_rolled_back_is_neither_counted_nor_published(
 
     async def claim() -> list[str]:
         request = ClaimJobs(queues=[api.queue])
-        answer = await broker_services.long_poll.poll(request, "k", Client(), FULL_ACCESS)
-        return [str(claimed.id) for claimed in answer.jobs]
+        result = await broker_services.long_poll.poll(request, "k", Client(), FULL_ACCESS)
+        return [str(row.id) for row in result.rows]
 
     def counts() -> tuple[int, int, int]:
         claimed = int(broker_services.infra.metrics.claimed._value.get())

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
+from app.db.clock import datetime_from_epoch
 from app.enqueue.schemas import JobCreate
 from app.errors import NotFound, WrongState
 from app.http.authorization import FULL_ACCESS
@@ -98,11 +99,18 @@ class Claim:
     async def call(self, broker: Broker) -> object:
         client = DisconnectingClient(checks=1) if self.disconnects else Client()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, lease_seconds=self.seconds, worker_id=self.worker)
-        response = await broker.long_poll.poll(
+        result = await broker.long_poll.poll(
             request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS
         )
         return [
-            (job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in response.jobs
+            (
+                row.id,
+                str(row.lease_token),
+                row.attempt,
+                row.deliveries,
+                datetime_from_epoch(row.started_epoch + row.lease_seconds),
+            )
+            for row in result.rows
         ]
 
     def expected(self, model: LeaseModel, actual: object) -> object:
@@ -128,7 +136,7 @@ class ClaimAndDisconnect:
     async def call(self, broker: Broker) -> object:
         client = DisconnectingClient(checks=2)
         request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, worker_id=self.worker)
-        return (await broker.long_poll.poll(request, None, client, FULL_ACCESS)).jobs
+        return (await broker.long_poll.poll(request, None, client, FULL_ACCESS)).rows
 
     def expected(self, model: LeaseModel, actual: object) -> object:
         for job in model.claim(self.limit, DEFAULT_LEASE, self.worker, None):
