@@ -20,6 +20,8 @@ _NEVER_ISSUED_TOKEN = UUID(int=0)  # a token that no lease has
 
 
 class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]]):
+    """Completes jobs. The settlements of one call are for different jobs of one lane."""
+
     def __init__(
         self, *, infra: Infrastructure, queues: QueueCache, lease_ender: LeaseEnder, durations: DurationHistogram
     ) -> None:
@@ -39,6 +41,8 @@ class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]
         - With the same token, the call gets no row, because the job is settled already.
         - With another token, a second statement follows, because this token may be the valid one.
         """
+        if len(calls) == 1:
+            return [by_id_number(await self._complete(lane, calls[0]))]
         items = [item for call in calls for item in call]
         first_items = {item.job_id.int: item for item in reversed(items)}
         settled = by_id_number(await self._complete(lane, list(first_items.values())))

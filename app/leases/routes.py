@@ -89,7 +89,8 @@ async def settle_jobs(
     A lost lease does not fail the other settlements.
     """
     results = await settlements.settle(settle.items, access)
-    lost = sum(result.status in ("lease_lost", "not_found") for result in results)
+    statuses = [result.status for result in results]
+    lost = statuses.count("lease_lost") + statuses.count("not_found")
     return json_response(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
 
 

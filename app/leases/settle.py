@@ -50,6 +50,11 @@ class SettlementService:
         repeated call: `already_settled` with the same token and outcome, otherwise `lease_lost`.
         """
         await check_settlements(items, self._infra.settings, pointer)
+        lane = _common_lane(items) if access.all_queues else None
+        return await (self._settle_lanes(items, access) if lane is None else self._settle_lane(lane, items))
+
+    async def _settle_lanes(self, items: Sequence[Settlement], access: Access) -> list[SettleResult]:
+        """Settles items of any lanes, several of which may be for the same job."""
         results: dict[int, SettleResult] = {}  # keyed by id(item), because two items can be about the same job
         if not access.all_queues:
             visible = await self._queues.visible_to((item.job_id for item in items), access)
@@ -89,7 +94,9 @@ class SettlementService:
         self._counters[Outcome.COMPLETE].inc(len(settled))
         if len(completions) < len(items):
             settled |= await self._end_leases(lane, [item for item in items if item.outcome is not Outcome.COMPLETE])
-        records = await self._find_records(lane, items, settled) if len(settled) < len(items) else {}
+        if len(settled) == len(items):
+            return await map_in_slices(settle_result, [settled[item.job_id.int] for item in items])
+        records = await self._find_records(lane, items, settled)
 
         def result_of(item: Settlement) -> SettleResult:
             row = settled.get(item.job_id.int)
@@ -128,6 +135,14 @@ class SettlementService:
         return SettleResult(
             job_id=item.job_id, status="lease_lost", state=public_state(record.state), attempt=record.attempt
         )
+
+
+def _common_lane(items: Sequence[Settlement]) -> int | None:
+    """Returns the lane of the items. Returns None if they have several lanes, or if two of them are
+    for the same job."""
+    lanes = {lane_of(item.job_id) for item in items}
+    are_distinct = len({item.job_id.int for item in items}) == len(items)
+    return lanes.pop() if len(lanes) == 1 and are_distinct else None
 
 
 def _result_bytes(item: Settlement) -> int:

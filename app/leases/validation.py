@@ -5,6 +5,7 @@ to a list of settlements (`/items` or `/settle`).
 """
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from app.errors import BatchTooLarge, Fault, raise_for_faults
 from app.http import strict_json
@@ -16,6 +17,10 @@ from app.jobs.validation import delay_fault, lease_fault
 from app.leases.schemas import ClaimJobs, Outcome, Settlement
 from app.settings import Settings
 from app.slices import in_slices
+
+_get_checked_fields = attrgetter("outcome", "result", "checkpoint", "error", "delay_seconds", "retry_after_seconds")
+# These fields of a completion without data. Most settlements are such completions, and they need no check.
+_PLAIN_COMPLETION = (Outcome.COMPLETE, UNSET, UNSET, UNSET, UNSET, UNSET)
 
 
 def check_claim(request: ClaimJobs, queue_names: Sequence[str], limit: int, access: Access, settings: Settings) -> None:
@@ -39,26 +44,12 @@ def check_count(items: Sequence[object], noun: str, settings: Settings) -> None:
 
 async def check_settlements(items: Sequence[Settlement], settings: Settings, pointer: str) -> None:
     check_count(items, "settlements", settings)
+    unchecked = [(index, item) for index, item in enumerate(items) if _get_checked_fields(item) != _PLAIN_COMPLETION]
     faults: list[Fault | None] = []
-    async for index, item in in_slices(enumerate(items)):
-        if not _is_plain_completion(item):
-            faults += _check_fields(item, settings, f"{pointer}/{index}")
+    async for index, item in in_slices(unchecked):
+        faults += _check_fields(item, settings, f"{pointer}/{index}")
     if faults:
         raise_for_faults(faults)
-
-
-def _is_plain_completion(item: Settlement) -> bool:
-    """Whether this is a completion without data.
-
-    Most settlements are such completions, and they need no check.
-    """
-    has_data = item.result is not UNSET or item.checkpoint is not UNSET or item.error is not UNSET
-    return (
-        item.outcome is Outcome.COMPLETE
-        and not has_data
-        and item.delay_seconds is UNSET
-        and item.retry_after_seconds is UNSET
-    )
 
 
 def check_settlement(item: Settlement, settings: Settings) -> None:

@@ -134,6 +134,20 @@ def test_settle_accepts_all_outcomes_in_one_call_and_keeps_their_order(api: Api)
     assert (response["settled"], response["lost"]) == (4, 2)
 
 
+def test_completions_of_one_lane_keep_their_order_with_each_kind_of_result(api: Api) -> None:
+    api.enqueue_many(4)
+    a, b, c, d = api.claim(max_jobs=4)["jobs"]
+    api.complete(b)
+    response = api.settle(*[item(job, "complete") for job in (d, {**c, "lease_token": "stale"}, b, a)])
+    assert [(result["job_id"], result["status"], result["state"]) for result in response["results"]] == [
+        (d["id"], "settled", "completed"),
+        (c["id"], "lease_lost", "running"),
+        (b["id"], "already_settled", "completed"),
+        (a["id"], "settled", "completed"),
+    ]
+    assert (response["settled"], response["lost"]) == (3, 1)
+
+
 def test_job_that_appears_twice_is_settled_by_the_first_item(api: Api, held: Json) -> None:
     response = api.settle(item(held, "complete", result=1), item(held, "complete", result=2), item(held, "fail"))
     assert [result["status"] for result in response["results"]] == ["settled", "already_settled", "lease_lost"]
