@@ -110,7 +110,7 @@ class Broker:
     background: tuple[BackgroundService, ...]
 
     def start(self, runner: ServiceRunner) -> None:
-        """Starts the background services. The caller stops them by stopping the runner."""
+        """Starts the background services. Stopping the runner stops them."""
         for background in self.background:
             runner.add(background)
         runner.start_task("notifier", self.infra.notifier.run)

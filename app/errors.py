@@ -116,9 +116,9 @@ class Forbidden(Problem):
 
 
 class ForeignOrigin(Problem):
-    """A browser page of another origin calls a broker that has no API keys.
+    """A browser page from another origin called a broker without API keys.
 
-    The code is not `forbidden`, because that means that a key lacks a scope."""
+    The code is not `forbidden`, because `forbidden` means that a key lacks a scope."""
 
     status, code, title = 403, "foreign_origin", "Cross-origin requests require API keys"
 

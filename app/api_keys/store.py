@@ -1,4 +1,4 @@
-"""Runs api_keys.sql."""
+"""Reads and writes API keys: the functions run the statements of api_keys.sql."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -8,7 +8,7 @@
 - `fairness`         makes the scheduler's decisions, as pure functions: how many jobs of a group
                      are admitted, when its circuit breaker closes, and the passes of a fair queue.
 - `rule_changes`     applies a changed rule to the jobs that already wait or run.
-- `store`            runs concurrency.sql.
+- `store`            runs the statements of concurrency.sql.
 
 The limits of a queue are checked when jobs are claimed. The limits of a group are checked before
 its jobs become claimable, because a claim that had to skip the jobs of full groups would read a

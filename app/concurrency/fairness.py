@@ -38,7 +38,7 @@ def decide_group(
 ) -> GroupDecision:
     """Decides how many pending jobs of a group are admitted, and whether its cool-down ends.
 
-    The states of the circuit breaker are drawn in group_scheduler.py.
+    The states of the circuit breaker are shown in group_scheduler.py.
     """
     free = _free_admissions(limit, usage, fair=fair)
     if cooldown is None:

@@ -88,10 +88,10 @@ class GroupScheduler(PeriodicService):
             self.check_groups(event.lane, {job.group_key for job in event.jobs})
 
     def _on_ready(self, event: JobsMoved) -> None:
-        """Checks the cooling groups of these jobs, because a job may become the half-open probe.
+        """Checks the jobs' groups that are cooling down: a job may become the half-open probe.
 
-        In a strict group, the probe is the job that failed, which becomes ready at its retry. If
-        the job is the probe already, the check changes nothing.
+        In a strict group, the probe is the failed job, which becomes ready for its retry. If the
+        job is the probe already, the check changes nothing.
         """
         cooling_groups = self._queues.cooling_groups.get(event.lane)
         if cooling_groups:
@@ -131,8 +131,8 @@ class GroupScheduler(PeriodicService):
     def _record_passes(self, lane: int, jobs: Iterable[MovedJob]) -> None:
         """Remembers, for each group, the pass of the job that has just started or ended.
 
-        The pass is remembered until the next job of the group is admitted, because no row has the
-        pass of a job that has finished.
+        The pass is needed until the next job of the group is admitted, and the row of a finished
+        job lacks it.
         """
         if self._queues.by_lane(lane).fair:
             remembered = self._remembered_passes.setdefault(lane, {})
@@ -276,8 +276,8 @@ class GroupScheduler(PeriodicService):
         """Opens the circuit breakers of groups. `cooldowns` has the end of each cool-down.
 
         A worker has reported a failure with scope `group`. No job of the group starts before the
-        cool-down ends, and then the half-open probe starts first. The caller holds the lane lock,
-        and announces the new config version after its commit.
+        cool-down ends, and then the half-open probe starts first. The calling function must hold
+        the lane lock, and must announce the new config version after its commit.
         """
         for group, until in sorted(cooldowns.items()):
             await store.start_cooldown(transaction, lane, group, until)

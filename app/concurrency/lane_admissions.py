@@ -1,7 +1,7 @@
 """Admits jobs of the groups of one lane in one transaction, for the group scheduler.
 
-The caller holds the lane lock. The states of a job, a group and a circuit breaker are drawn in
-group_scheduler.py.
+The group scheduler holds the lane lock. The states of a job, a group and its circuit breaker are
+shown in group_scheduler.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Runs concurrency.sql."""
+"""Counts leases, admits pending jobs, and stores cool-downs and rate-limit usage.
+
+The functions run the statements of concurrency.sql.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -22,7 +22,7 @@ R = TypeVar("R")
 # Maximum number of calls in one statement: as many as a process serves at once. Not more, because
 # their payloads stay in memory during the statement.
 MAX_CALLS = 128
-# Maximum number of rows in one statement. With 1000, all callers shared one statement and continued
+# Maximum number of rows in one statement. With 1000, all calls shared one statement and continued
 # at the same time, so the database and the broker waited for each other in turns.
 MAX_WEIGHT = 400
 

@@ -1,11 +1,11 @@
-"""The connection pool of one process, and the checkouts by which callers use its connections.
+"""The connection pool of one process, and the checkouts by which tasks use its connections.
 
-    idle   -> in use      a caller acquires the connection
+    idle   -> in use      a task acquires the connection
     in use -> idle        the `with` block ends, with or without an error of the server
-    in use -> terminated  the caller is cancelled, or the server turns out to be read-only
+    in use -> terminated  the task is cancelled, or the server turns out to be read-only
     any    -> terminated  the server is silent, superseded or no longer durable
 
-A caller that finds no idle connection opens a new one, or waits for a release. Acquiring an idle
+A task that finds no idle connection opens a new one, or waits for a release. Acquiring an idle
 connection and releasing it need no task, no timer and no round trip. asyncpg's own pool takes
 100 µs for both.
 """
@@ -34,7 +34,7 @@ uses_reserved: ContextVar[bool] = ContextVar("uses_reserved", default=False)
 class Semaphore:
     """Admits at most `limit` holders at a time, first come, first served.
 
-    A release passes the slot on to the first waiter. So `free` is 0 while a caller waits, and
+    A release passes the slot on to the first waiter. So `free` is 0 while a task waits, and
     comparing `free` with 0 is enough to know whether `take` is allowed. `asyncio.Semaphore` has no
     `take`, and its `locked` searches the waiters, which takes 0.4 µs.
     """
@@ -83,7 +83,7 @@ class ConnectionPool:
         self._is_closed = False
 
     def try_acquire(self, *, reserved: bool) -> "Connection | None":
-        """Acquires an idle connection. Returns None if the caller must wait, for a release or for a
+        """Acquires an idle connection. Returns None if the task must wait, for a release or for a
         new connection."""
         if not self._all.free or not (reserved or self._unreserved.free):
             return None
@@ -180,7 +180,7 @@ class CheckoutRegistry:
 class Checkout:
     """Holds a connection while its `with` block runs.
 
-    If the caller is cancelled, the connection is terminated. The driver would send a cancel request
+    If the task is cancelled, the connection is terminated. The driver would send a cancel request
     instead, which also ends a commit's wait for its standby. The commit would then be visible, but
     on the primary only.
     """
@@ -224,8 +224,8 @@ class Checkout:
 
     async def _fail(self, error: BaseException) -> None:
         """Raises DatabaseUnavailable in place of `error` if the schema or the server is the cause.
-        Otherwise returns, and the caller gets `error` itself. Terminates the connection if it must
-        not be used again."""
+        Otherwise returns, and `error` itself is raised. Terminates the connection if it must not be
+        used again."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):
@@ -256,7 +256,7 @@ class Checkout:
 
 
 def _ends_connection(error: BaseException) -> bool:
-    """Whether the connection must not be used again: its caller was cancelled, or its server has
+    """Whether the connection must not be used again: its task was cancelled, or its server has
     become read-only."""
     if not isinstance(error, Exception):
         return True

@@ -1,6 +1,6 @@
 """Keeps the cached configuration of every process fresh, by version numbers in the database.
 
-A change of the configuration increments one of the numbers. While callers use the configuration,
+A change of the configuration increments one of the numbers. While requests use the configuration,
 every process reads the numbers several times a second, and reloads the parts whose number has
 changed. After a change, a NOTIFY makes the other processes read the numbers at once.
 
@@ -11,7 +11,7 @@ changed. After a change, a NOTIFY makes the other processes read the numbers at 
 A check reads the numbers and reloads. The configuration of a process is fresh or stale:
 
     fresh   -> stale   the last check is older than FRESH_SECONDS, or ConfigNotified was published
-    stale   -> fresh   a check has run, periodically or for a caller of `ensure_fresh`
+    stale   -> fresh   a check has run, periodically or in `ensure_fresh`
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from app.periodic_service import PeriodicService
 CHECK_SECONDS = 0.15
 IDLE_CHECK_SECONDS = 2.0
 # After the last use of the configuration, checks run every CHECK_SECONDS for this long. A later
-# caller may find the configuration stale, and then runs a check itself: one more round trip.
+# request may find the configuration stale, and then runs a check itself: one more round trip.
 AWAKE_SECONDS = 5.0
 # The API promises that a change is in effect in every process within this time.
 FRESH_SECONDS = 0.25
@@ -56,8 +56,8 @@ class ConfigVersions(PeriodicService):
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        """Runs a check if a caller has used the configuration in the last AWAKE_SECONDS, so that
-        the next callers find it fresh. Otherwise runs a check every IDLE_CHECK_SECONDS."""
+        """Runs a check if the configuration was used in the last AWAKE_SECONDS: the next requests
+        then find it fresh. Otherwise runs a check every IDLE_CHECK_SECONDS."""
         now = time.monotonic()
         if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
             await self.check_now()
@@ -77,14 +77,13 @@ class ConfigVersions(PeriodicService):
         return time.monotonic() - self._checked_at <= FRESH_SECONDS
 
     def record_use(self) -> None:
-        """Records that a caller uses the configuration: the periodic check continues for
-        AWAKE_SECONDS."""
+        """Records a use of the configuration. Checks then stay frequent for AWAKE_SECONDS."""
         self._used_at = time.monotonic()
 
     async def ensure_fresh(self) -> None:
         """Guarantees that the configuration is at most 250 ms old, or was read during this call.
 
-        If the configuration is older, runs a check; concurrent callers share one check. After a
+        If the configuration is older, runs a check; concurrent calls share one check. After a
         slow check, runs another check, because the age counts from the beginning of a check.
         """
         self.record_use()
@@ -122,7 +121,7 @@ class ConfigVersions(PeriodicService):
 
 
 def _retrieve_exception(check: "asyncio.Future[None]") -> None:
-    """Retrieves the exception of a check, so that asyncio does not log it as never retrieved if
-    every caller that shared the check was cancelled."""
+    """Retrieves the exception of a check. Otherwise asyncio would log it as never retrieved if
+    every call that shared the check was cancelled."""
     if not check.cancelled():
         check.exception()

@@ -38,7 +38,7 @@ def config(dsn: str) -> Config:
 
 
 class UnknownRevision(Exception):
-    """A newer release migrated the database, so this release has no migration from its revision."""
+    """A newer release migrated the database, to a revision that this release does not know."""
 
 
 class UpgradeResult(NamedTuple):

@@ -63,8 +63,8 @@ class Notifier:
         self._announce(queue_id_of(event.lane))
 
     def announce_config(self) -> None:
-        """Notifies the other processes, by the next NOTIFY, that the configuration has changed. The
-        caller updates its own process directly."""
+        """Notifies the other processes, by the next NOTIFY, that the configuration has changed.
+        `ConfigVersions.announce` updates this process directly."""
         self._announce(CONFIG_ID)
 
     def _announce(self, queue_id: int) -> None:

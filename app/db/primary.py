@@ -52,7 +52,7 @@ UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceEr
 
 class UnusableServer(ConnectionError):
     """The broker must not use the server: a standby, a superseded primary, a server that is not
-    durable, or a silent server. No statement of the caller was sent."""
+    durable, or a silent server. The call's statement was not sent."""
 
 
 class ServerIdentity(NamedTuple):
@@ -86,7 +86,7 @@ class PrimaryConnector:
                 return (await self._connect(last_host, options))[0]
             except UNREACHABLE:
                 self._last_host = None
-            except BaseException:  # the caller's timeout has expired: the next call tries all hosts
+            except BaseException:  # the timeout of the call has expired: the next call tries all hosts
                 self._last_host = None
                 raise
         return await self._connect_to_best(options)

@@ -46,7 +46,7 @@ class Query:
     def bind(self, rows: Sequence[Any], **values: object) -> tuple[Any, ...]:
         """Returns the statement and its arguments, for a statement with array parameters.
 
-        `to_columns` makes one array of each field of `rows`, for the parameter of the same name.
+        Each field of `rows` becomes one array, for the parameter of the same name (`to_columns`).
         `values` are the other parameters.
         """
         return self._bind(to_columns(rows) | values)

@@ -3,7 +3,7 @@
 These reads use a limited share of the connections and have a time limit, so that eight searches of
 a large table leave connections for enqueues and claims. The time limit is set per transaction (`SET
 LOCAL`), which works through a pooler in transaction mode. At the limit the server itself cancels
-the statement, so the statement costs nothing after the caller has received its response.
+the statement, so the statement costs nothing after the response was sent.
 """
 
 import asyncio

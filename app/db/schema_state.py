@@ -27,8 +27,8 @@ def schema_problem(revision: str | None) -> str | None:
 
 
 async def explain(connection: Connection, error: asyncpg.PostgresError) -> str | None:
-    """Explains to the caller why a statement failed with one of the errors in MISMATCHES: a missing
-    table, column, function or privilege. Returns None if the schema is not the cause."""
+    """Explains why a statement failed with one of the errors in MISMATCHES: a missing table,
+    column, function or privilege. Returns None if the schema is not the cause."""
     message = error.args[0] if error.args else type(error).__name__
     try:
         role, revision = await connection.fetchval("SELECT current_user"), await _revision(connection)

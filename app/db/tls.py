@@ -21,8 +21,8 @@ class TlsError(OSError):
 
 
 def options(dsn: str) -> dict[str, Any]:
-    """Returns the argument `ssl` for `asyncpg.connect`. Returns an empty dict if the driver handles
-    the DSN correctly on its own. Raises TlsError if an option cannot be used."""
+    """Returns a dict with the `ssl` argument of `asyncpg.connect`. The dict is empty if the driver
+    handles the DSN correctly on its own. Raises TlsError if an option cannot be used."""
     dsn_options = dsn_parser.options(dsn)
     if dsn_options.get("sslmode", "disable") not in _MODES:
         raise TlsError(f"sslmode is {dsn_options['sslmode']}, and must be one of {', '.join(_MODES)}")

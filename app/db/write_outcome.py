@@ -97,8 +97,7 @@ def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -
 
     - `unknown`, if an earlier statement of the request has written
     - `not_done`, if the server reported that it did nothing
-    - `outcome`, for which the caller passes `unknown` if it has sent a statement that writes, and
-      otherwise `not_done`
+    - `outcome`: pass `unknown` if a statement that writes was sent, and otherwise `not_done`
     """
     reported = _outcome(error, outcome)
     if reported is not None:

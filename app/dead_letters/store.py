@@ -1,4 +1,4 @@
-"""Runs dead_letters.sql."""
+"""Reads, replays and removes dead letters: the functions run the statements of dead_letters.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime

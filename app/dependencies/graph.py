@@ -54,9 +54,9 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
 def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
     """Yields cycles among the jobs, as paths that begin and end with the same job.
 
-    `parents` maps each job to its parents. Yields enough cycles to break all: no cycle is left if
-    the caller rejects the first job of each path. Also yields an empty path after each job, so that
-    the caller can pause, because a batch may have half a million dependencies.
+    `parents` maps each job to its parents. Yields enough cycles to break all: no cycle is left once
+    the first job of each path is rejected. Also yields an empty path after each job: the loop over
+    the paths can pause there, because a batch may have half a million dependencies.
 
     Follows each dependency once. Searches depth first with an explicit stack, because a chain of
     1000 jobs is deeper than Python's stack.

@@ -1,4 +1,7 @@
-"""Runs dependencies.sql."""
+"""Reads and writes dependencies between jobs, and unblocks children of finished parents.
+
+The functions run the statements of dependencies.sql.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -99,7 +99,7 @@ class DraftWriter:
         return results.decode_results(first["response"], items)
 
     async def write(self, db: Executor, drafts: Sequence[JobDraft], *, atomic: bool) -> None:
-        """Writes the drafts in the caller's transaction.
+        """Writes the drafts in the transaction `db`.
 
         Acquires locks in this order: deduplication keys, queue locks, parents, replaced jobs, new
         queues.

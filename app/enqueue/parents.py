@@ -108,8 +108,8 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
 def _block_on_live_parents(draft: JobDraft, finished: dict[UUID, str]) -> bool:
     """Blocks the job if it has live parents.
 
-    Returns whether the caller must cancel the job, because a finished parent has failed. `finished`
-    has the states of the finished parents.
+    Returns whether the job must be cancelled, because a finished parent has failed. `finished` has
+    the states of the finished parents.
     """
     if draft.parents and finished.keys().isdisjoint(draft.parents):
         draft.change_row(state="blocked", reason=WAITING_REASON, waiting_for=draft.row.depends_on)

@@ -43,9 +43,9 @@ class OnParentFailure(StrEnum):
 
 
 class ReplacedJobsKeepParents(MemberRule):
-    """A job with `on_duplicate: replace` has no `depends_on`.
+    """A job with `on_duplicate: replace` must not have `depends_on`.
 
-    The job that it replaces keeps its own dependencies.
+    A replaced job keeps its own dependencies.
     """
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
@@ -58,7 +58,8 @@ class ReplacedJobsKeepParents(MemberRule):
 class Unique(RequestModel):
     """At most one job of the queue has this key at a time.
 
-    The job has the key while it waits or runs, or for `for_seconds`.
+    By default, a job has its key while it waits or runs. With `for_seconds`, a job has its key for
+    that time instead.
     """
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]

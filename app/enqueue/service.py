@@ -120,7 +120,7 @@ class EnqueueService:
         raise AssertionError("the last try returns or raises")
 
     async def finish(self) -> None:
-        """Waits until the shared INSERTs have finished and their callers have the results."""
+        """Waits until the shared INSERTs have finished and their calls have the results."""
         await self._insert_batcher.finish()
 
     @retry_after_deadlock

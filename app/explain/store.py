@@ -1,4 +1,4 @@
-"""Runs explain.sql."""
+"""Reads why a job is not running: the functions run the statements of explain.sql."""
 
 from typing import NamedTuple
 from uuid import UUID
@@ -16,8 +16,7 @@ MAX_LISTED = 20  # the limit of `admitted_of_group`
 class WaitingJobRow(NamedTuple):
     """The columns of a job that explain its wait.
 
-    `admission` is the number of its admission. `waiting_for` lists its parents that have not
-    finished.
+    `admission` is None unless the job is admitted. `waiting_for` lists its unfinished parents.
     """
 
     priority: int

@@ -59,8 +59,8 @@ def body(
     """Declares a parameter of a route's function: the body, decoded as `kind`. An empty body is
     decoded like `{}` if no field is required.
 
-    `allow_nul`: the body may contain `\\u0000`. The caller then checks the parts of the body that
-    must not contain it. `null_hint` is added to the error for a null.
+    `allow_nul`: the body may contain `\\u0000`. The service must then check the parts of the body
+    that must not contain it. `null_hint` is added to the error for a null.
     """
     decode = BodyDecoder(kind, null_hint=null_hint).decode
     split_decoder = SplitBodyDecoder(kind) if limit_name == "max_batch_bytes" else None

@@ -209,9 +209,9 @@ def _letters(name: str) -> str:
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
-    """Returns the type without its metadata, and its rule: a text that describes a valid value.
+    """Returns the type without its metadata, and its rule: how errors describe a valid value.
 
-    The rule of `Name` is NAME_RULE. Most types have no rule. Errors contain the rule.
+    The rule of `Name` is NAME_RULE. Most types have no rule.
     """
     if isinstance(kind, inspect.Metadata):
         return kind.type, (kind.extra or {}).get("rule")

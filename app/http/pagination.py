@@ -78,9 +78,9 @@ async def encode_page(
 
     Encodes at least one row, if there is any, and at most `limit` rows.
 
-    Callers query one row more than the limit. If there are more rows than encoded items, there is a
-    next page, which begins after the last encoded item. If `rows` has only some of the rows that
-    the query found, pass the number of all rows found as `total`.
+    The query must read one row more than the limit. If there are more rows than encoded items,
+    there is a next page, which begins after the last encoded item. If `rows` has only some of the
+    rows that the query found, pass the number of all rows found as `total`.
     """
     items: list[T] = []
     encoded: list[bytes] = []

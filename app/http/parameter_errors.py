@@ -1,5 +1,5 @@
 """Rejects unknown and repeated query parameters, and converts pydantic's errors about path, query
-and header parameters to faults. These faults have the same texts as the faults in bodies."""
+and header parameters to faults, worded like the faults in bodies."""
 
 import re
 from collections import Counter

@@ -33,7 +33,7 @@ _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class SplitBodyDecoder(Generic[T]):
-    """Decodes bodies into a model that has one list of models or of raw JSON."""
+    """Decodes, in chunks, bodies whose model has one list of models or of raw JSON."""
 
     def __init__(self, kind: type[T]) -> None:
         self._name, item = _list_field(kind)
@@ -43,7 +43,7 @@ class SplitBodyDecoder(Generic[T]):
 
     async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
         """Decodes the body chunk by chunk. Returns None if the body is invalid or cannot be split;
-        the caller then decodes the whole body at once."""
+        the whole body is then decoded at once."""
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
         try:

@@ -72,8 +72,8 @@ def value_count_fault(raw: bytes, pointer: str) -> Fault | None:
 def nul_fault(decoded: str | None, pointer: str) -> Fault | None:
     """Returns a fault if user data contains NUL, which Postgres cannot store as JSON.
 
-    The caller needs this check only if `check` has allowed NUL in the body. The broker removes NUL
-    from the other texts of such a body, for example from the error message of a worker.
+    This check is only needed if `check` has allowed NUL in the body. The broker removes NUL from
+    the other texts of such a body, for example from the error message of a worker.
     """
     if decoded is not None and "\\u0000" in decoded and _NUL.search(decoded):
         return Fault(pointer, "unsafe_json", "\\u0000 is not supported: Postgres cannot store it")
@@ -134,7 +134,7 @@ def _is_shallow(value: object, data: bytes) -> bool:
 
 def _are_brackets_shallow(brackets: bytes) -> bool:
     """Whether the nesting is at most MAX_DEPTH. Removes the innermost pairs of brackets MAX_DEPTH
-    times, and checks that no bracket is left. This takes a third of the time of visiting the
+    times, and checks that no bracket is left. This is three times as fast as visiting the
     values."""
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")

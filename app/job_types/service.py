@@ -48,8 +48,8 @@ class JobTypeService:
     async def put(self, name: str, config: JobTypeConfig, caller: str, faults: Sequence[Fault] = ()) -> JobType:
         """Replaces the configuration of a job type, or creates the job type.
 
-        If the caller has found `faults`, or this method finds any, raises one ValidationFailed for
-        all of them.
+        Raises one ValidationFailed for `faults`, which the route has found, and for the faults that
+        this method finds.
         """
         schema_faults = await _schema_faults(config.payload_schema)
         raise_for_faults([*faults, _lease_fault(config.lease_seconds, self._infra.settings), *schema_faults])

@@ -1,4 +1,4 @@
-"""Runs job_types.sql."""
+"""Reads and writes job types: the functions run the statements of job_types.sql."""
 
 from datetime import datetime
 from typing import NamedTuple

@@ -18,7 +18,7 @@ _payload_of, _metadata_of = attrgetter("payload"), attrgetter("metadata")
 async def enqueue_all(transaction: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
     """Inserts jobs of one lane, with several statements if the jobs are large.
 
-    All statements run in the caller's transaction, so all jobs are inserted or none.
+    All statements run in one transaction, so all jobs are inserted or none.
     """
     for statement_jobs in by_size(jobs, _size, MAX_STATEMENT_BYTES):
         await store.enqueue(transaction, lane, statement_jobs)

@@ -1,4 +1,4 @@
-"""The rows of jobs that statements insert, return or claim, and their conversion to responses."""
+"""Job rows, as statements insert, return or claim them, and their conversion to responses."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -59,7 +59,7 @@ class NewJob(NamedTuple):
 
 
 class JobChanges(NamedTuple):
-    """New values of a waiting job. None leaves a value as it is."""
+    """New values for a waiting job. None means unchanged."""
 
     priority: int | None
     run_at: datetime | None

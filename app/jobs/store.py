@@ -1,4 +1,4 @@
-"""Runs jobs.sql."""
+"""Inserts, finds, updates, cancels and purges jobs: the functions run the statements of jobs.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -48,7 +48,7 @@ class JobUpdater:
     async def patch(self, job_id: UUID, patch: JobPatch, faults: Sequence[Fault] = ()) -> Job:
         """Updates a job and returns it. Raises ValidationFailed for an invalid patch.
 
-        The error lists the `faults` that the caller has found, and those that this method finds.
+        The error lists `faults`, which the route has found, and the faults that this method finds.
         """
         now = self._infra.now()
         settings, run_at = self._infra.settings, value_or(patch.run_at, None)

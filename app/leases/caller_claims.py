@@ -82,8 +82,8 @@ class CallerClaims:
     async def _commit_claim(self, claim: Callable[[Transaction], Awaitable[ClaimResult]]) -> ClaimResult:
         """Runs the claim in a transaction.
 
-        After the commit, updates the metrics. Publishes the jobs if this claim has leased them; a
-        repeated claim has leased nothing.
+        After the commit, updates the metrics and publishes the leased jobs. A repeated claim has
+        leased nothing new.
         """
         result = await self._run_in_transaction(claim)
         if result.repeated:

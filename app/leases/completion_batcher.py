@@ -1,4 +1,4 @@
-"""Completes jobs for concurrent callers, with one statement for each lane."""
+"""Completes the jobs of concurrent calls, with one statement for each lane."""
 
 from collections.abc import Iterable, Sequence
 from uuid import UUID

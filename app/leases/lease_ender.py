@@ -96,8 +96,8 @@ class LeaseEnder:
     async def _end_in_batches(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
         """Ends leases in batches, so that no statement blocks the event loop.
 
-        Leases are ended and returned in the order of the job ids. The caller's transaction has to
-        lock jobs in this order, and the low-water marks need the first id first.
+        Leases are ended and returned in the order of the job ids: transactions must lock jobs in
+        this order, and the low-water marks need the first id first.
         """
         ended: list[SettledRow] = []
         for batch in by_size(sorted(lease_ends, key=attrgetter("job_id.int")), _size, MAX_STATEMENT_BYTES):

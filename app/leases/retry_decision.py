@@ -1,6 +1,6 @@
 """Decides what a job becomes when its lease ends other than by completion.
 
-The job runs again, becomes dead or is cancelled. All functions are pure. They apply the limits of
+The job runs again, becomes dead or is cancelled. All functions are pure. They apply the limits on
 attempts, crashes and deliveries, and compute the back-off, attempt records and error fingerprints.
 """
 

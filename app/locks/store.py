@@ -1,4 +1,7 @@
-"""Runs locks.sql."""
+"""Locks and writes deduplication keys, and acquires lane, queue and caller locks.
+
+The functions run the statements of locks.sql.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,7 @@
-"""Runs maintenance.sql."""
+"""Reads and writes what maintenance services need: leaders, clock lags, due times, partitions.
+
+The functions run the statements of maintenance.sql.
+"""
 
 from datetime import date, datetime
 from uuid import UUID
@@ -36,7 +39,7 @@ async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
 async def due_times(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
     """Returns, for each service that has work, the time at which it is due. None means now.
 
-    Services without work are missing. Does not read leases that expired by `after`.
+    Omits services without work. Ignores leases that expired at or before `after`.
     """
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.due_times(after=after, now=now))}
 

@@ -1,4 +1,4 @@
-"""Runs queues.sql and converts its rows to responses."""
+"""Reads and writes queues: the functions run the statements of queues.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime

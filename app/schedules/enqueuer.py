@@ -88,7 +88,7 @@ class PeriodicEnqueuer(PeriodicService):
     async def _try_run_now(self, name: str, access: Access) -> JobDraft | None:
         """Enqueues the job of the schedule as it is stored now.
 
-        Returns None if the schedule was changed to another queue in the meantime. The caller then
+        Returns None if the schedule was changed to another queue in the meantime. `run_now` then
         tries again, because the other queue may have to be created, too.
         """
         row = store.accessible(await store.get_schedule(self._infra.db, name), name, access)
@@ -121,7 +121,7 @@ class PeriodicEnqueuer(PeriodicService):
             self.wake()
 
     async def _fire(self, candidate: ScheduleRow) -> bool:
-        """Fires the due runs of a schedule by its misfire policy.
+        """Fires a schedule's due runs under its misfire policy.
 
         Enqueues at most MAX_RUNS jobs. Returns whether more runs are due.
         """

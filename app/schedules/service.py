@@ -32,8 +32,8 @@ class ScheduleService:
     async def put(self, name: str, schedule: SchedulePut, access: Access, faults: Sequence[Fault] = ()) -> Schedule:
         """Creates or replaces a schedule, and returns it.
 
-        Raises ValidationFailed if the schedule is invalid. The error lists the `faults` that the
-        caller has found, and those that this method finds.
+        Raises one ValidationFailed for `faults`, which the route has found, and for the faults that
+        this method finds.
         """
         access.check(value_or(schedule.job.queue, "default"), "/job/queue")
         await self._check(schedule, faults)
@@ -46,8 +46,8 @@ class ScheduleService:
     async def _put(self, name: str, schedule: SchedulePut, access: Access) -> ScheduleRow | None:
         """Stores the schedule and returns its row.
 
-        Returns None, and stores nothing, if another call has created the schedule in the meantime.
-        `put` then tries again, because the caller may have no access to the queue of that schedule.
+        Returns None, and stores nothing, if another request has created the schedule in the
+        meantime. `put` then tries again, because the caller may not access that schedule's queue.
         """
         spec = msgspec.json.encode(msgspec.structs.replace(schedule, paused=UNSET)).decode()
         now = self._infra.now()

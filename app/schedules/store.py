@@ -1,4 +1,4 @@
-"""Runs schedules.sql."""
+"""Reads, locks and writes schedules: the functions run the statements of schedules.sql."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -74,10 +74,10 @@ async def lock_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def put_schedule(
     db: Executor, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, is_locked: bool
 ) -> ScheduleRow | None:
-    """Inserts a schedule, or updates an existing schedule whose row the caller has locked.
+    """Inserts a schedule, or updates the existing schedule if `is_locked`.
 
-    `is_locked` says whether the caller has locked a row. If not, and another call has created a
-    schedule of this name in the meantime, changes nothing and returns None.
+    `is_locked` says whether this transaction has found and locked the row. If it has not, and
+    another transaction has created the schedule in the meantime, changes nothing and returns None.
     """
     statement = SQL.put_schedule(
         name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, is_locked=is_locked
@@ -92,7 +92,7 @@ async def delete_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def pause_or_resume(
     db: Executor, name: str, *, paused: bool, next_run_at: datetime | None, now: datetime
 ) -> ScheduleRow:
-    """Sets `paused` of a schedule that the caller has locked."""
+    """Sets `paused` of a schedule. This transaction must have locked the row."""
     (row,) = await db.rows(*SQL.pause_or_resume(name=name, paused=paused, next_run_at=next_run_at, now=now))
     return ScheduleRow(*row)
 

@@ -172,8 +172,8 @@ class HardenedConnection(asyncio.Protocol):
     # Responses
 
     def _start(self, scope: Scope, exchange: Exchange) -> None:
-        """Starts the handler in an empty context, so that no context variable of another request
-        has an effect on it."""
+        """Starts the handler in an empty context, so that context variables of other requests
+        cannot affect it."""
         self._active = exchange
         task = self._loop.create_task(self._dispatcher.handle(scope, exchange), context=Context())
         self._state.tasks.add(task)

@@ -173,8 +173,8 @@ class SendBuffer:
             writable.set_result(None)
 
     async def wait(self, held_bytes: int) -> None:
-        """Waits while stalled. `held_bytes` is the number of bytes that the caller keeps in memory
-        during the wait."""
+        """Waits while stalled. `held_bytes` is how many bytes of the response stay in memory during
+        the wait."""
         self._held_bytes = held_bytes
         self._count()
         if self._writable is not None:

@@ -95,8 +95,8 @@ class RequestParser:
         return added >= min_bytes
 
     def feed(self, data: bytes) -> Problem | None:
-        """Parses input. Returns an error if a request is rejected. The caller must not feed any
-        input after an error."""
+        """Parses input. Returns an error if a request is rejected. After an error, `feed` must not
+        be called again."""
         self.part_changed = False
         self._bytes_read += len(data)
         try:

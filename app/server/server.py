@@ -159,7 +159,7 @@ def serve(
     """Serves requests until SIGTERM or SIGINT, and then waits for running requests. After a second
     SIGINT, does not wait.
 
-    The caller binds the listener, because uvicorn would exit the process if the port is in use.
+    `listener` must be bound, because uvicorn would exit the process if the port is in use.
     """
     tune_gc()
     _shorten_switch_interval()

@@ -4,7 +4,7 @@ from app.http.schema_types import UNSET, Instant, Int32, Int64, Number, Response
 
 
 class StateCounts(ResponseModel):
-    """Number of jobs by state. Completed and cancelled jobs count as long as they are kept."""
+    """Number of jobs by state, including completed and cancelled jobs that are still kept."""
 
     scheduled: Int64
     blocked: Int64

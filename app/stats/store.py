@@ -1,4 +1,4 @@
-"""Runs stats.sql."""
+"""Reads, aggregates and deletes statistics: the functions run the statements of stats.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

