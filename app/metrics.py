@@ -47,7 +47,9 @@ class Metrics:
             "Polled job types beyond the limit of their API key: served, but unknown to explain.",
         )
         self.promoted = self._counter("jobs_promoted", "Scheduled jobs that became ready.")
-        self.parked = Gauge("longshore_polls_parked", "Long polls waiting now.", registry=self.registry)
+        self.parked = Gauge(
+            "longshore_polls_parked", "Open polls: claim requests that claim or wait.", registry=self.registry
+        )
         self.queue_health = Gauge(
             "longshore_queue_health",
             "Health of queues with health limits: 0 ok, 1 warning, 2 critical.",

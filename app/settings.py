@@ -149,8 +149,8 @@ class Settings(BaseSettings):
     max_delay_seconds: IntegerSeconds = Field(366 * DAY, description="Longest time ahead that a job may be scheduled.")
     max_parked_polls: Count = Field(
         10_000,
-        description="Maximum number of parked long polls per process; beyond it claims return no jobs "
-        "and `poll_after_ms`.",
+        description="Maximum number of open polls (claim requests that claim or wait) per process; beyond it "
+        "claims return no jobs and `poll_after_ms`.",
     )
 
     # HTTP server: limits and timeouts of client connections

@@ -162,7 +162,7 @@ class LongPoll:
 
     def _may_claim(self, worker_id: str | None) -> bool:
         """Whether the broker is neither draining nor full, and the worker's directive is `run`."""
-        is_full = self._pollers.connected > self._infra.settings.max_parked_polls
+        is_full = self._pollers.open_claims > self._infra.settings.max_parked_polls
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
     async def _claim_or_wait(

@@ -38,7 +38,7 @@ class ReadyPoller(PeriodicService):
         self.wake()
 
     async def run_once(self) -> None:
-        polled = set(self._pollers.queues())
+        polled = set(self._pollers.polled_queues())
         if not polled:
             return
         lanes = [lane for queue in await self._queues.find_all(sorted(polled)) for lane in queue.all_lanes]

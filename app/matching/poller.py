@@ -5,17 +5,18 @@ statement and uses no CPU. The states of a `Poller`:
 
     claiming   runs claim statements
     asleep     waits for a wake-up
-    woken      has been woken and claims next
+    awake      claims next, or ends
     reserved   a sync match is storing jobs as leased to the poller, which can get no other job
 
     claiming -> asleep     wait: the claim has found nothing, and there is time left
-    claiming -> woken      notify, wake: `wait` then returns immediately
-    asleep   -> woken      notify, wake, the client has disconnected, or the time is up
+    claiming -> awake      notify, wake: `wait` then returns immediately
+    asleep   -> awake      notify, wake, the client has disconnected, or the time is up
     asleep   -> reserved   reserve (app/enqueue/insert_batcher.py)
-    reserved -> woken      deliver: the jobs are committed, and `wait` returns them
-    reserved -> asleep     deliver without jobs: the jobs were not stored
-    reserved -> woken      RESERVATION_TIMEOUT after the end of the sleep: `wait` returns no jobs
-    woken    -> claiming   begin_claim
+    reserved -> awake      deliver: the jobs are committed, and `wait` returns them
+    reserved -> asleep     deliver without jobs (they were not stored), if the poller still sleeps
+    reserved -> awake      deliver without jobs, after the end of the sleep: `wait` returns no jobs
+    reserved -> awake      RESERVATION_TIMEOUT after the end of the sleep: `wait` returns no jobs
+    awake    -> claiming   begin_claim
 
 A poller can leave the registry in any state. Its unconsumed wake-ups then go to other pollers.
 """
@@ -29,8 +30,8 @@ from app.jobs.rows import ClaimedRow
 
 Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
 
-# How many seconds a poller whose sleep has ended still waits for the INSERT of its sync match. A
-# commit that takes longer waits for a standby or a disk, and the poller does not wait for it.
+# After its sleep, a poller waits this many seconds for the INSERT of its sync match. If the commit
+# takes longer, a standby or a disk is slow, and the poller gives up.
 RESERVATION_TIMEOUT = 2.0
 
 _sequence = itertools.count()
@@ -63,7 +64,7 @@ class Poller:
         *,
         disconnected: "asyncio.Future[None]",
     ) -> None:
-        """`disconnected` is done as soon as the client has disconnected: the poller stops waiting.
+        """The poller stops waiting when `disconnected` is done: its client has disconnected.
 
         `match_capacity` limits the jobs that a sync match may give to the poller.
         """
@@ -72,8 +73,8 @@ class Poller:
         self.worker_id = worker_id
         self.lease_seconds = lease_seconds
         self.match_capacity = match_capacity
-        self.number = next(_sequence)
-        self.is_woken = False
+        self.arrival = next(_sequence)
+        self.has_wake_up = False  # whether `wake` was called after the last `begin_claim`
         self._disconnected = disconnected
         self._sleep: asyncio.Future[None] | None = None
         self._reservation: Reservation | None = None
@@ -91,7 +92,7 @@ class Poller:
         False if the poller has been woken already, if jobs are being stored for it, or if its
         client has disconnected.
         """
-        return self._reservation is None and not self.is_woken and not self._disconnected.done()
+        return self._reservation is None and not self.has_wake_up and not self._disconnected.done()
 
     @property
     def unconsumed(self) -> set[WakeUp]:
@@ -104,7 +105,7 @@ class Poller:
         Called when a job may be claimable, when the broker drains, and when the worker's directive
         becomes `drain` or `stop`.
         """
-        self.is_woken = True
+        self.has_wake_up = True
         self._end_sleep()
 
     def notify(self, wake_up: WakeUp) -> None:
@@ -114,17 +115,17 @@ class Poller:
     def begin_claim(self) -> None:
         """Assigns all wake-ups so far to the claim that begins now.
 
-        The jobs of these wake-ups are committed, so the claim can find them.
+        Their jobs are committed, so the claim can find them.
         """
-        self.is_woken = False
+        self.has_wake_up = False
         self._wake_ups_in_claim |= self._new_wake_ups
         self._new_wake_ups = set()
 
     def consume(self, wake_ups: set[WakeUp], *, claimed_all: bool) -> None:
-        """Removes the wake-ups of the jobs that the claim has returned.
+        """Removes `wake_ups`, those of the jobs that the claim has returned.
 
-        Removes a wake-up without a job type only if the claim has left no job behind
-        (`claimed_all`).
+        Removes a wake-up without a job type only if the claim has returned jobs of its queue and
+        left none behind (`claimed_all`).
         """
         queues = {wake_up.queue for wake_up in wake_ups}
         consumed = {
@@ -146,7 +147,7 @@ class Poller:
     def deliver(self, reservation: Reservation, rows: Sequence[ClaimedRow]) -> bool:
         """Ends a reservation. `rows` are the stored jobs, or empty if the jobs were not stored.
 
-        Without jobs, the poller continues to sleep. Returns False if the poller no longer waits for
+        Without jobs, a sleeping poller sleeps on. Returns False if the poller no longer waits for
         the jobs.
         """
         if reservation.done():
@@ -159,13 +160,13 @@ class Poller:
         return True
 
     async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
-        """Sleeps until the poller is woken, its client has disconnected, or the time is over.
+        """Sleeps until the poller is woken, its client has disconnected, or the time is up.
 
         Returns the jobs that a sync match has delivered in the meantime. Removes the wake-ups of
         the last claim, because that claim found no job: other pollers had claimed the jobs first.
         """
         self._wake_ups_in_claim = set()
-        if seconds > 0 and not self.is_woken and not self._disconnected.done():
+        if seconds > 0 and not self.has_wake_up and not self._disconnected.done():
             await self._fall_asleep(seconds)
         reservation, self._reservation = self._reservation, None
         if reservation is None:

@@ -1,6 +1,7 @@
-"""The registry of the connected pollers. Wakes pollers, and matches them with new jobs.
+"""Keeps the pollers of all open claim requests, wakes them, and matches them with new jobs.
 
-Pollers are woken first come, first served, one poller for each job.
+Each job wakes one poller: the first to arrive of those that sleep, or else of those that claim. A
+job of unknown type wakes one poller for each set of accepted types.
 """
 
 import heapq
@@ -17,24 +18,24 @@ from app.matching.poller import Poller, WakeUp
 from app.metrics import Metrics
 from app.queues.cache import QueueCache
 
-JobTypeNames: TypeAlias = frozenset[str] | None
+AcceptedTypes: TypeAlias = frozenset[str] | None  # None: any type
 
 MAX_MATCHED_JOBS = 32  # jobs in one sync match: 32 jobs of any size fit into one response
 
 
 class PollerRegistry:
-    """Keeps the connected pollers by queue name and accepted job types, in the order of arrival.
+    """Keeps pollers by queue name and accepted job types, in the order of arrival.
 
-    The keys are names of queues and not ids, because a poller can wait for a queue that does not
-    exist yet.
+    The keys are queue names, not ids, because a poller can wait for a queue that does not exist
+    yet.
     """
 
     def __init__(self, *, events: EventBus, queues: QueueCache, metrics: Metrics) -> None:
         self._queues = queues
-        self._pollers: dict[str, dict[JobTypeNames, dict[Poller, None]]] = {}
+        self._pollers: dict[str, dict[AcceptedTypes, dict[Poller, None]]] = {}
         self.draining = False
-        self.connected = 0
-        metrics.parked.set_function(lambda: self.connected)
+        self.open_claims = 0  # claim requests with a poller here, whether they claim or wait
+        metrics.parked.set_function(lambda: self.open_claims)
         events.subscribe_moved(["ready"], self._on_ready)
         events.subscribe(JobsClaimable, self._on_jobs_claimable)
         events.subscribe(QueueReady, self._on_queue_ready)
@@ -65,7 +66,7 @@ class PollerRegistry:
     def add(self, poller: Poller) -> None:
         for queue in poller.queues:
             self._pollers.setdefault(queue, {}).setdefault(poller.job_types, {})[poller] = None
-        self.connected += 1
+        self.open_claims += 1
 
     def remove(self, poller: Poller) -> None:
         for queue in poller.queues:
@@ -75,7 +76,7 @@ class PollerRegistry:
                 del by_types[poller.job_types]
             if not by_types:
                 del self._pollers[queue]
-        self.connected -= 1
+        self.open_claims -= 1
         for wake_up in poller.unconsumed:
             self.wake(wake_up.queue, [wake_up.job_type])
 
@@ -111,13 +112,13 @@ class PollerRegistry:
         return matches
 
     def _accepting(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
-        """Returns the pollers that accept any of these types, in the order of their arrival.
+        """Returns the pollers that accept any of these types, in the order of arrival.
 
         Does not visit pollers that accept only other types: there may be thousands of them.
         """
         by_types = self._pollers.get(queue, {})
         accepting = [pollers for types, pollers in by_types.items() if types is None or not types.isdisjoint(job_types)]
-        return accepting[0] if len(accepting) == 1 else heapq.merge(*accepting, key=attrgetter("number"))
+        return accepting[0] if len(accepting) == 1 else heapq.merge(*accepting, key=attrgetter("arrival"))
 
     def count(self, queue: str) -> int:
         """Counts the pollers of the queue."""
@@ -127,7 +128,7 @@ class PollerRegistry:
         """Whether a poller of this queue accepts jobs of this type."""
         return any(types is None or job_type in types for types in self._pollers.get(queue, ()))
 
-    def queues(self) -> list[str]:
+    def polled_queues(self) -> list[str]:
         """Returns the names of the queues that have pollers."""
         return list(self._pollers)
 
@@ -158,7 +159,7 @@ def _claim_order(job: NewJob) -> tuple[int, UUID]:
 
 
 def _pop_jobs(poller: Poller, unmatched: dict[str, list[NewJob]]) -> list[NewJob]:
-    """Removes the first jobs that this poller accepts from `unmatched`, and returns them.
+    """Removes from `unmatched` the first jobs that this poller accepts, and returns them.
 
     `unmatched` has the jobs of each type in reverse order: the first job is the last in its list.
     """

@@ -31,7 +31,7 @@ class LifecycleLog:
         self._log.info("broker started")
 
     def draining(self, reason: str) -> None:
-        self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.connected, **self._open())
+        self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.open_claims, **self._open())
 
     def stopped(self, leases: int | None) -> dict[str, Any]:
         """Logs the numbers of open requests, open connections and leases. Returns these numbers and

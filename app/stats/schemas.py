@@ -44,7 +44,7 @@ class Stats(ResponseModel, kw_only=True):
     """Counts, rates, latencies and health.
 
     - `verdict` is ok, warning or critical; `reasons` explains the verdict.
-    - `waiting_polls` is the number of long polls that wait at this broker.
+    - `waiting_polls` is the number of claim requests that claim or wait at this broker.
     - `workers` is the number of workers that any broker has seen within the last minute. Workers do
       not belong to a queue, so every queue has the same number. An API key without access to all
       queues gets 0.

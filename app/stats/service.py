@@ -35,9 +35,9 @@ class StatsService:
     async def all_stats(self, access: Access) -> Stats:
         await self._queues.load_all()
         waiting_polls = (
-            self._pollers.connected
+            self._pollers.open_claims
             if access.all_queues
-            else sum(self._pollers.count(name) for name in self._pollers.queues() if access.allows(name))
+            else sum(self._pollers.count(name) for name in self._pollers.polled_queues() if access.allows(name))
         )
         stats = await self._stats(await self._queues.lanes(access), UNSET, waiting_polls, HealthLimits())
         return _for_access(stats, access)

@@ -245,7 +245,7 @@ def test_draining_broker_ends_the_wait_and_settles_without_waiting(
     api, services = Api(one_poll_broker.http, quiet.queue), one_poll_broker.broker_services
     assert services is not None
     poll = background.submit(api.post, "/claim", carrying)
-    eventually(lambda: services.pollers.connected == 1)
+    eventually(lambda: services.pollers.open_claims == 1)
     services.drain()
     for expected, response in (("settled", poll.result(20)), ("already_settled", api.post("/claim", carrying))):
         assert (statuses(response), response["jobs"], response["poll_after_ms"] > 0) == ([expected], [], True)
