@@ -155,7 +155,7 @@ class GroupScheduler(PeriodicService):
             cooling_groups: dict[int, list[str]] = {}
             for cooldown in self._cooldowns:
                 cooling_groups.setdefault(cooldown.lane, []).append(cooldown.group_key)
-            await self._queues.load(cooling_groups)
+            await self._queues.load_lanes(cooling_groups)
             self._queues.set_cooling_groups(cooling_groups)
             self._set_timer()
         self.wake()
@@ -192,7 +192,7 @@ class GroupScheduler(PeriodicService):
             if cooldown.until <= self._infra.now():
                 self._mark_changed(cooldown.lane, [cooldown.group_key])
         for lane in await store.lanes_with_pending(self._infra.db):
-            await self._queues.load([lane])
+            await self._queues.load_lanes([lane])
             position = self._scan_positions.get(lane, "")
             groups = await store.pending_groups(self._infra.db, lane, position, GROUPS_PER_SCAN)
             self._scan_positions[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
@@ -218,7 +218,7 @@ class GroupScheduler(PeriodicService):
         Reads the rules under the lane lock, so that the decision uses the rules in effect at that
         moment; see rule_changes.py.
         """
-        await self._queues.load([lane])
+        await self._queues.load_lanes([lane])
         remembered = {group: self._remembered_passes.get(lane, {}).get(group, 0) for group in groups}
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)

@@ -196,7 +196,7 @@ class RuleChanges(PeriodicService):
         now = time.monotonic()
         if now - self._held_back_all_at >= HOLD_BACK_ALL_SECONDS:
             self._held_back_all_at = now
-            await for_each(await self._queues.lanes(), self._hold_back)
+            await for_each(await self._queues.all_lanes(), self._hold_back)
 
     async def _hold_back(self, lane: int) -> None:
         held_groups = self._queues.held_groups(lane)

@@ -82,7 +82,7 @@ class DeadLetterReplayer:
             ReplayParams(job_id, replay_times[job_id].state, replay_times[job_id].run_at, payloads.get(job_id))
             for job_id in ids
         ]
-        await self._queues.load([lane])
+        await self._queues.load_lanes([lane])
         replayed: list[UUID] = []
         for batch in by_size(params, _payload_bytes, bulk_insert.MAX_STATEMENT_BYTES):
             rows = await store.replay(
@@ -138,11 +138,11 @@ class DeadLetterReplayer:
         async with self._infra.db.transaction() as transaction:
             removed = await store.remove(transaction, lane, ids)
             new_jobs = [self._new_job(row, queue, replay_times[row.id], overrides) async for row in in_slices(removed)]
-            await self._creator.store(transaction, [queue] if new_jobs else [])
+            await self._creator.insert_drafts(transaction, [queue] if new_jobs else [])
             for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
                 await bulk_insert.enqueue_all(transaction, new_lane, rows)
         if queue.is_draft:
-            await self._queues.reload([queue.name])
+            await self._queues.reload_names([queue.name])
         for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
             self._events.publish_moved(new_lane, rows)
         return [row.id for row in new_jobs]

@@ -64,7 +64,7 @@ class DeadLetterService:
             max_bytes=max_bytes,
             payload=payload,
         )
-        await self._queues.load({row.job.lane for row in rows})
+        await self._queues.load_lanes({row.job.lane for row in rows})
         return await encode_page(
             rows,
             lambda row: _to_response(row, self._queues.name_by_lane(row.job.lane)),
@@ -86,7 +86,7 @@ class DeadLetterService:
         queues = await self._accessible_queue_ids(filters, access, "/query")
         after = _after_group(page)
         rows = await listing.group(self._infra.read_connections, by, filters, queues, after=after, limit=page.limit + 1)
-        await self._queues.load({row["queue"] * LANES_PER_QUEUE for row in rows if "queue" in row})
+        await self._queues.load_lanes({row["queue"] * LANES_PER_QUEUE for row in rows if "queue" in row})
         latest: datetime = after.latest if after else rows[0]["latest"] if rows else instants.FIRST
         return await encode_page(
             rows,
@@ -187,7 +187,7 @@ class DeadLetterService:
 
         Keeps the order of the ids, and removes duplicates.
         """
-        visible_ids = await self._queues.visible_to(ids, access)
+        visible_ids = await self._queues.accessible_ids(ids, access)
         visible = [job_id for job_id in dict.fromkeys(ids) if job_id in visible_ids]
         lanes = group_by_lane(visible, lambda job_id: job_id)
         dead = {

@@ -125,7 +125,7 @@ class DraftWriter:
         if has_keys:
             await uniqueness.replace(db, drafts, self._queues, now)
         if any(draft.queue.is_draft for draft in drafts):
-            await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
+            await self._creator.insert_drafts(db, [draft.queue for draft in drafts if draft.accepted])
         for lane, rows in new_rows_by_lane(drafts).items():
             await bulk_insert.enqueue_all(db, lane, rows)
         if has_parents:

@@ -169,7 +169,7 @@ class EnqueueService:
             return
         parent_ids = {parent async for draft in in_slices(drafts) for parent in draft.parents}
         parent_ids -= {draft.row.id for draft in drafts}
-        inaccessible = parent_ids - await self._queues.visible_to(parent_ids, access)
+        inaccessible = parent_ids - await self._queues.accessible_ids(parent_ids, access)
         async for draft in in_slices(drafts):
             draft.reject(parents.unknown_parent_problem(draft, inaccessible))
 
@@ -210,7 +210,7 @@ class EnqueueService:
         of a job in the cache.
         """
         if created := {draft.queue.name for draft in drafts if draft.queue.is_draft}:
-            await self._queues.reload(sorted(created))
+            await self._queues.reload_names(sorted(created))
         for lane, rows in new_rows_by_lane(drafts).items():
             self._insert_batcher.publish(lane, rows)
         for draft in drafts:

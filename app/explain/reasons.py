@@ -43,7 +43,7 @@ class JobExplainer:
         await self._infra.config_versions.ensure_fresh()
         await self._poll_history.write()
         row = await self._reader.find(job_id)
-        await self._queues.load([row.lane])
+        await self._queues.load_lanes([row.lane])
         reasons = (
             _reasons_of_state(row)
             if row.state in (*FINISHED, "running")

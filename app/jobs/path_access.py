@@ -42,7 +42,7 @@ class PathAccess:
         the response would come sooner than for an unknown id, and would reveal that the job exists.
         """
         job_id = _parse_id(text)
-        if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):
+        if job_id is not None and job_id not in await self._queues.accessible_ids([job_id], access):
             unknown_id = self._infra.job_ids.generate(lane_of(job_id), self._infra.now())
             await store.find(self._infra.db, unknown_id, self._infra.retention_now())
             raise NotFound(f"no {noun} {job_id}")

@@ -107,7 +107,7 @@ class JobReader:
             max_bytes=max_bytes,
             payload=payload,
         )
-        await self._queues.load({row["lane"] for row in rows})
+        await self._queues.load_lanes({row["lane"] for row in rows})
         return await encode_page(
             rows,
             lambda row: JobPage.job(row).to_response(self._queues.name_by_lane(row["lane"])),
@@ -121,7 +121,7 @@ class JobReader:
         name = value_or(job_filter.queue, None)
         if name is None:
             await self._queues.load_all()
-            return await self._queues.lanes(access)
+            return await self._queues.all_lanes(access)
         access.check(name, f"{pointer}/queue")
         queue = await self._queues.find(name)
         return lanes_of(queue.id, queue.lanes) if queue else []

@@ -130,7 +130,7 @@ class JobUpdater:
         limit = value_or(request.limit, 1000)
         if job_filter is None:
             ids = value_or(request.ids, [])
-            visible = await self._queues.visible_to(ids, access)
+            visible = await self._queues.accessible_ids(ids, access)
             return (await self._live(job_id for job_id in ids if job_id in visible))[:limit]
         lanes = await self._reader.lanes(job_filter, access, "/filter")
         return await matching_ids(self._infra.read_connections, lanes, job_filter, limit)

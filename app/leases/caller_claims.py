@@ -190,7 +190,7 @@ class CallerClaims:
         queues. Another process may have served the first call, so this process may not have the
         queues in its cache and loads them.
         """
-        await self._queues.load({row.lane for row in rows})
+        await self._queues.load_lanes({row.lane for row in rows})
         return [row for row in rows if access.allows(self._queues.name_by_lane(row.lane))]
 
 

@@ -54,7 +54,7 @@ class HeartbeatService:
         await self._check_leases(leases)
         received_at = self._infra.now()
         self._workers.record_seen(heartbeat.worker_id, access.caller)
-        visible = await self._queues.visible_to((lease.job_id for lease in leases), access)
+        visible = await self._queues.accessible_ids((lease.job_id for lease in leases), access)
         extended = await self._extend([lease for lease in leases if lease.job_id in visible])
         requeued = (
             await self._reconcile(heartbeat.worker_id, leases, received_at, access)
@@ -147,7 +147,7 @@ class HeartbeatService:
         """
         listed = {_lease_id(lease) for lease in leases}
         rows = await store.leases_of_worker(self._infra.db, worker_id, received_at - RECONCILE_AFTER)
-        visible = await self._queues.visible_to((row["id"] for row in rows), access)
+        visible = await self._queues.accessible_ids((row["id"] for row in rows), access)
         return [row for row in rows if row["id"] in visible and (row["id"], row["lease_token"]) not in listed]
 
     async def _mark_unreported(self, rows: Sequence[Record], now: datetime) -> None:

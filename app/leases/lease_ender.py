@@ -72,7 +72,7 @@ class LeaseEnder:
         """
         if not lease_ends:
             return []
-        await self._queues.load([lane])  # in the transaction this would need a second connection
+        await self._queues.load_lanes([lane])  # in the transaction this would need a second connection
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
             rows = await self._end_in_batches(transaction, lane, lease_ends)
@@ -90,7 +90,7 @@ class LeaseEnder:
         In a queue with `max_running`, also publishes that as many jobs may be claimable.
         """
         self._events.publish_moved(lane, rows)
-        if rows and self._queues.counts_leases(lane):
+        if rows and self._queues.has_max_running(lane):
             self._events.publish(JobsClaimable(lane, len(rows)))
 
     async def _end_in_batches(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
@@ -140,7 +140,7 @@ class LeaseEnder:
         return rows
 
     async def _requeue(self, db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
-        await self._queues.load([lane])
+        await self._queues.load_lanes([lane])
         return await store.requeue(
             db,
             lane,

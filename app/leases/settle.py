@@ -57,7 +57,7 @@ class SettlementService:
         """Settles items of any lanes, several of which may be for the same job."""
         results: dict[int, SettleResult] = {}  # keyed by id(item), because two items can be about the same job
         if not access.all_queues:
-            visible = await self._queues.visible_to((item.job_id for item in items), access)
+            visible = await self._queues.accessible_ids((item.job_id for item in items), access)
             results = {id(item): not_found_result(item) for item in items if item.job_id not in visible}
         remaining = [item for item in items if id(item) not in results]
         while remaining:

@@ -65,7 +65,7 @@ class DependencyResolver(PeriodicService):
         """
         parents = sorted({row.parent_id for row in dependents})
         for lane, ids in group_by_lane({row.child_id for row in dependents}, lambda job_id: job_id).items():
-            await self._queues.load([lane])
+            await self._queues.load_lanes([lane])
             if failed:
                 await self._cancel(lane, ids, parents)
             await self._unblock(lane, ids, parents, failed=failed)

@@ -47,7 +47,7 @@ class JobScheduler(PeriodicService):
 
     async def _make_ready(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
         """Makes due jobs of one lane ready or pending. Returns the number of these jobs."""
-        await self._queues.load([lane])
+        await self._queues.load_lanes([lane])
         moved = await jobs.make_due_ready(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
         self._infra.metrics.promoted.inc(len(moved))
         self._events.publish_moved(lane, moved)

@@ -39,7 +39,7 @@ class Partitions(PeriodicService):
         dropped, and would keep these jobs forever.
         """
         await self._queues.load_all()
-        lanes = in_slices([_SETTINGS_LANE, *await self._queues.lanes()])
+        lanes = in_slices([_SETTINGS_LANE, *await self._queues.all_lanes()])
         retentions = {self._queues.retention(lane, now) async for lane in lanes}
         first_days = {(until.date(), archived) for until, archived in retentions}
         for day, archived in sorted(

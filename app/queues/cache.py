@@ -94,7 +94,7 @@ class QueueCache:
         find_name(lane)     yes    the name      `queue-` and the id
         has_lane(lane)      yes    True          False
 
-    Call `load` before a look-up by lane that does not read the database.
+    Call `load_lanes` before a look-up by lane that does not read the database.
     """
 
     def __init__(self, *, infra: Infrastructure) -> None:
@@ -140,7 +140,7 @@ class QueueCache:
         if (await store.queue_totals(self._infra.db)).rows != len(self._by_id):
             await self.refresh()
 
-    async def reload(self, names: Sequence[str]) -> None:
+    async def reload_names(self, names: Sequence[str]) -> None:
         """Reloads the queues of these names. Skips names without a queue."""
         async with self._read_lock:
             self._add(await store.queues_named(self._infra.db, names))
@@ -152,7 +152,7 @@ class QueueCache:
                 if missing := [name for name in names if name not in self._by_name]:
                     self._add(await store.queues_named(self._infra.db, missing))
 
-    async def load(self, lanes: Iterable[int]) -> None:
+    async def load_lanes(self, lanes: Iterable[int]) -> None:
         """Loads the queues of these lanes, except those that are cached.
 
         Call this method before `by_lane` and `name_by_lane`, which do not read the database.
@@ -184,7 +184,7 @@ class QueueCache:
         """
         return list(self._by_name.values())
 
-    async def lanes(self, access: Access = FULL_ACCESS) -> list[int]:
+    async def all_lanes(self, access: Access = FULL_ACCESS) -> list[int]:
         """Returns the lanes of all cached queues that the caller may access, deleted or not."""
         queues = in_slices(self.all_including_deleted())
         return [lane async for queue in queues if access.allows(queue.name) for lane in queue.all_lanes]
@@ -228,11 +228,11 @@ class QueueCache:
 
     async def find_name(self, lane: int) -> str:
         """Returns the name of the queue of this lane. Reads the database if the cache lacks it."""
-        await self.load({lane})
+        await self.load_lanes({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
-    async def visible_to(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
+    async def accessible_ids(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
         """Returns the job ids among `ids` whose queues the caller may access.
 
         An id that the caller has invented may belong to no queue. Only a caller with access to all
@@ -241,7 +241,7 @@ class QueueCache:
         job_ids = set(ids)
         if access.all_queues:
             return job_ids
-        await self.load({lane_of(job_id) for job_id in job_ids})
+        await self.load_lanes({lane_of(job_id) for job_id in job_ids})
         return {job_id for job_id in job_ids if access.allows(self.name_by_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def has_lane(self, lane: int) -> bool:
@@ -249,7 +249,7 @@ class QueueCache:
 
         The lane comes from a job id, which a caller can invent.
         """
-        await self.load([lane])
+        await self.load_lanes([lane])
         return queue_id_of(lane) in self._by_id
 
     def by_lane(self, lane: int) -> Queue:
@@ -278,7 +278,7 @@ class QueueCache:
             return cooling_groups or None
         return ["*", *([""] if queue.fair else []), *(cooling_groups or [])]
 
-    def counts_leases(self, lane: int) -> bool:
+    def has_max_running(self, lane: int) -> bool:
         """Whether `max_running` limits the leases of this lane."""
         queue = self._by_id.get(queue_id_of(lane))
         return queue is not None and queue.max_running is not None

@@ -3,7 +3,7 @@
 A rejected enqueue therefore creates no queue.
 
     missing -> drafted   `run_with_queues` chooses an id, under a lock of this process
-    drafted -> stored    `store` inserts the queue, and its caller inserts the jobs
+    drafted -> stored    `insert_drafts` inserts the queue, and its caller inserts the jobs
     drafted -> missing   another process used the id or the name first: the transaction fails, and
                          the call is retried
     stored  -> cached    the caller reloads the queue after its commit
@@ -49,7 +49,7 @@ class QueueCreator:
         For a missing queue the function returns a draft, or raises NotFound or QueueLimit if the
         queue cannot be created.
 
-        `action` must insert the drafts that it uses, with `store`. The first call of `action` gets
+        `action` must insert the drafts that it uses, with `insert_drafts`. The first call of `action` gets
         a function that finds only cached queues. If a queue is not cached, that call fails before
         it commits anything, and `action` is called again, with drafts.
         """
@@ -65,9 +65,9 @@ class QueueCreator:
         lock, so that such calls run concurrently.
         """
         for _ in range(MAX_TRIES):
-            async with self._locked():
+            async with self._draft_lock():
                 queues = await self._existing(names)
-                drafts = await self._drafts([name for name in names if name not in queues])
+                drafts = await self._draft_queues([name for name in names if name not in queues])
                 if drafts:
                     try:
                         return await action(partial(self._find, queues | drafts))
@@ -83,13 +83,13 @@ class QueueCreator:
         """
         queues = self._cached(names)
         if len(queues) < len(names):
-            await self._queues.reload([name for name in names if name not in queues])
+            await self._queues.reload_names([name for name in names if name not in queues])
         return self._cached(names)
 
     def _cached(self, names: Sequence[str]) -> dict[str, Queue]:
         return {name: queue for name, queue in self._queues.cached(names).items() if not queue.deleted}
 
-    async def store(self, db: Executor, queues: Iterable[Queue]) -> None:
+    async def insert_drafts(self, db: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among these queues. Raises QueueConflict if one cannot be inserted.
 
         Call this method after every other lock of the transaction is acquired, because the rows of
@@ -111,7 +111,7 @@ class QueueCreator:
             # new queue needs no reload: no cache contains it, so every process looks it up.
             await self._infra.config_versions.bump(db, "policies")
 
-    async def _drafts(self, names: Sequence[str]) -> dict[str, Queue]:
+    async def _draft_queues(self, names: Sequence[str]) -> dict[str, Queue]:
         """Drafts queues for the first of these names, as many as `max_queues` allows.
 
         The draft of a deleted queue keeps its id and lanes. A new queue gets the next id after the
@@ -132,16 +132,16 @@ class QueueCreator:
 
     def _find(self, queues: Mapping[str, Queue], name: str) -> Queue:
         if name not in queues:
-            raise self._cannot_create(name)
+            raise self._creation_problem(name)
         return queues[name]
 
-    def _cannot_create(self, name: str) -> Problem:
+    def _creation_problem(self, name: str) -> Problem:
         if not self._infra.settings.create_queues:
             return NotFound(f"no queue named {name}; this broker does not create queues on enqueue")
         return QueueLimit(f"there are {self._infra.settings.max_queues} queues already", retry_after=60)
 
     @asynccontextmanager
-    async def _locked(self) -> AsyncIterator[None]:
+    async def _draft_lock(self) -> AsyncIterator[None]:
         """Holds the lock for drafting. Raises DatabaseUnavailable if the lock is not free within
         `acquire_timeout_seconds`."""
         try:

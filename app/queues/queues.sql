@@ -92,13 +92,13 @@ SET lanes = :lanes,
     deleted_at = :deleted_at
 WHERE id = :id;
 
--- name: is_used
+-- name: has_jobs
 -- Whether a queue has live jobs or dead letters in any lane that it may have. Makes one index probe
 -- of each table.
 SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
     OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
 
--- name: undelete_used
+-- name: undelete_with_jobs
 -- Undeletes deleted queues that have live jobs or dead letters, because a process with an outdated
 -- cache may have enqueued into a deleted queue. Makes one index probe of each table per deleted
 -- queue. The probes are scalar subqueries: with outdated planner statistics, a semi-join would read

@@ -21,8 +21,8 @@ QueueServiceDep = Annotated[QueueService, service("queue_service")]
 QueueName = Annotated[NameParameter, Path()]
 _PAUSE_DEPENDENT = ("paused_at", "paused_reason")
 _NULL_HINT = "; PATCH cannot unset a member, but PUT without the member does"
-EditedQueue = Annotated[EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT)]
-PatchedQueue = Annotated[
+PutBody = Annotated[EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT)]
+PatchBody = Annotated[
     EditedBody[QueueConfig],
     edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT, is_patch=True, null_hint=_NULL_HINT),
 ]
@@ -32,7 +32,7 @@ _INVALID_BODY = (MalformedJson, ValidationFailed)
 @router.get("/queues", **operation(QueueList, ValidationFailed, scopes=READ))
 async def list_queues(queues: QueueServiceDep, page: Page, access: AccessDep) -> Response:
     """Lists the queues that your key may access, with their configuration, sorted by name."""
-    return (await queues.page(page, access)).response()
+    return (await queues.list_page(page, access)).response()
 
 
 @router.get("/queues/{name}", **operation(Queue, NotFound, scopes=READ))
@@ -44,7 +44,7 @@ async def get_queue(name: QueueName, queues: QueueServiceDep) -> Response:
 
 
 @router.put("/queues/{name}", **operation(Queue, QueueLimit, *_INVALID_BODY, body=QueueConfig, scopes=MANAGE))
-async def put_queue(name: QueueName, edited: EditedQueue, queues: QueueServiceDep, access: AccessDep) -> Response:
+async def put_queue(name: QueueName, edited: PutBody, queues: QueueServiceDep, access: AccessDep) -> Response:
     """Replaces the configuration of a queue, and creates the queue if it does not exist.
 
     Members that are absent are unset, except `lanes`, which keeps its value. A paused queue stays
@@ -62,7 +62,7 @@ async def put_queue(name: QueueName, edited: EditedQueue, queues: QueueServiceDe
 
 
 @router.patch("/queues/{name}", **operation(Queue, NotFound, *_INVALID_BODY, body=QueueConfig, scopes=MANAGE))
-async def update_queue(name: QueueName, edited: PatchedQueue, queues: QueueServiceDep, access: AccessDep) -> Response:
+async def update_queue(name: QueueName, edited: PatchBody, queues: QueueServiceDep, access: AccessDep) -> Response:
     """Changes only the members that are sent, also within `default_retry`, `retention` and
     `health`.
 

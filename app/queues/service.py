@@ -28,7 +28,7 @@ from app.settings import Settings
 MAX_TRIES = 20  # to create a queue: another process may use the chosen id first
 
 S = TypeVar("S", bound=msgspec.Struct)
-Find = Callable[[Executor, str], Awaitable[QueueRow]]
+LockRow = Callable[[Executor, str], Awaitable[QueueRow]]
 Change = Callable[[Executor, QueueRow], Awaitable[QueueRow]]
 
 
@@ -36,7 +36,7 @@ class QueueService:
     def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
-    async def page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
+    async def list_page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
         rows = await store.list_queues(self._infra.read_connections, page.after("name"), page.limit + 1, access.regex)
         return await encode_page(
             rows,
@@ -47,7 +47,7 @@ class QueueService:
         )
 
     async def get(self, name: str) -> Queue:
-        return _require(await store.get_queue(self._infra.db, name), name).to_response()
+        return _existing_row(await store.get_queue(self._infra.db, name), name).to_response()
 
     async def put(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
         """Replaces the configuration of a queue.
@@ -104,7 +104,7 @@ class QueueService:
         """
 
         async def delete(db: Executor, row: QueueRow) -> QueueRow:
-            if await store.is_used(db, row.id):
+            if await store.has_jobs(db, row.id):
                 raise QueueNotEmpty(f"queue {name} has live jobs or dead letters")
             return row._replace(config="{}", paused_at=None, paused_reason=None, deleted_at=self._infra.now())
 
@@ -121,7 +121,7 @@ class QueueService:
         no claim would find the job. A background service calls this method periodically.
         """
         async with self._infra.db.transaction() as transaction:
-            undeleted, reopened = await store.undelete_used(transaction), await store.reopen_lanes(transaction)
+            undeleted, reopened = await store.undelete_with_jobs(transaction), await store.reopen_lanes(transaction)
             spread = await store.spread_groups(transaction)
             if undeleted or reopened or spread:
                 await self._infra.config_versions.bump(transaction, "policies")
@@ -130,10 +130,10 @@ class QueueService:
             log.info("queues repaired", undeleted=undeleted, reopened=reopened, groups_spread=spread)
 
     @retry_after_deadlock
-    async def _change(self, name: str, change: Change, find: Find) -> tuple[QueueRow, QueueRow]:
-        """Applies `change` to the row that `find` has locked. Returns the row before and after."""
+    async def _change(self, name: str, change: Change, lock_row: LockRow) -> tuple[QueueRow, QueueRow]:
+        """Applies `change` to the row that `lock_row` locks. Returns the row before and after."""
         async with self._infra.db.transaction() as transaction:
-            before = await find(transaction, name)
+            before = await lock_row(transaction, name)
             after = await change(transaction, before)
             if after != before:
                 await store.write_queue(transaction, after)
@@ -142,7 +142,7 @@ class QueueService:
         return before, after
 
     async def _lock(self, db: Executor, name: str) -> QueueRow:
-        return _require(await store.lock_queue(db, name), name)
+        return _existing_row(await store.lock_queue(db, name), name)
 
     async def _lock_or_create(self, db: Executor, name: str) -> QueueRow:
         row = await store.lock_queue(db, name)
@@ -161,18 +161,18 @@ class QueueService:
         self, db: Executor, row: QueueRow, config: QueueConfig, request: QueueConfig, faults: Sequence[Fault]
     ) -> QueueRow:
         lanes = value_or(config.lanes, row.lanes)
-        is_used = lanes != row.lanes and await store.is_used(db, row.id)
+        changes_lanes_with_jobs = lanes != row.lanes and await store.has_jobs(db, row.id)
         stored = msgspec.structs.replace(config, lanes=UNSET, paused=UNSET)
         # If a queue with jobs gets more lanes, its groups stay in the old lanes until
         # `spread_groups` spreads them.
-        group_lanes = row.group_lanes if is_used else lanes if lanes != row.lanes else row.group_lanes
+        group_lanes = lanes if lanes != row.lanes and not changes_lanes_with_jobs else row.group_lanes
         after = row._replace(lanes=lanes, group_lanes=group_lanes, config=msgspec.json.encode(stored).decode())
         raise_for_faults(
             [
                 *faults,
                 lease_fault(request, self._infra.settings),
                 pause_fault(row, request),
-                lanes_fault(row.lanes, lanes) if is_used else None,
+                lanes_fault(row.lanes, lanes) if changes_lanes_with_jobs else None,
                 *limit_faults(after.read_config(), request),
             ]
         )
@@ -241,7 +241,7 @@ def limit_faults(config: QueueConfig, request: QueueConfig) -> Iterator[Fault]:
         yield fault if is_requested else fault._replace(pointer="/lanes")
 
 
-def _require(row: QueueRow | None, name: str) -> QueueRow:
+def _existing_row(row: QueueRow | None, name: str) -> QueueRow:
     if row is None or row.deleted_at is not None:
         raise NotFound(f"no queue named {name}")
     return row

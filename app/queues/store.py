@@ -146,13 +146,13 @@ async def write_queue(db: Executor, row: QueueRow) -> None:
     )
 
 
-async def is_used(db: Executor, queue_id: int) -> bool:
-    used: bool = await db.value(*SQL.is_used(id=queue_id))
-    return used
+async def has_jobs(db: Executor, queue_id: int) -> bool:
+    result: bool = await db.value(*SQL.has_jobs(id=queue_id))
+    return result
 
 
-async def undelete_used(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(*SQL.undelete_used())]
+async def undelete_with_jobs(db: Executor) -> list[str]:
+    return [row["name"] for row in await db.rows(*SQL.undelete_with_jobs())]
 
 
 async def reopen_lanes(db: Executor) -> list[str]:

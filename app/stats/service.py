@@ -39,13 +39,13 @@ class StatsService:
             if access.all_queues
             else sum(self._pollers.count(name) for name in self._pollers.polled_queues() if access.allows(name))
         )
-        stats = await self._stats(await self._queues.lanes(access), UNSET, waiting_polls, HealthLimits())
+        stats = await self._stats(await self._queues.all_lanes(access), UNSET, waiting_polls, HealthLimits())
         return _for_access(stats, access)
 
     async def count_leases(self) -> int:
         """Counts the leases of all queues, whichever broker granted them."""
         await self._queues.load_all()
-        return (await store.counts(self._infra.db, await self._queues.lanes())).running
+        return (await store.counts(self._infra.db, await self._queues.all_lanes())).running
 
     async def queue_stats(self, name: str, access: Access) -> Stats:
         queue = await self._queues.get(name)

@@ -76,7 +76,7 @@ def test_list_of_all_queues_includes_one_created_by_another_process(
     assert pages == [], "nothing has changed, so nothing is reloaded"
     queue_id = create_in_another_process(db, f"{api.queue}.new")
     loop.run(queues.load_all())
-    assert queue_id in {queue_id_of(lane) for lane in loop.run(queues.lanes())}
+    assert queue_id in {queue_id_of(lane) for lane in loop.run(queues.all_lanes())}
 
 
 def test_queues_of_all_pages_are_cached(
