@@ -1,13 +1,12 @@
 """The cache of queues in this process: by name for requests, by id for lanes.
 
-    absent -> cached    a caller needs the queue, or all queues are reloaded
+    absent -> cached    a look-up reads the queue, or all queues are reloaded
     cached -> reloaded  the config version `policies` (of queues and job types) has changed, or this
                         process has created or undeleted the queue
 
-An enqueue that creates a queue does not change the version, because the SQL function
-longshore_enqueue can create queues, too. So each look-up of a name or id that is not cached reads
-the database, by one index probe: another process may have created the queue a moment ago. Rows of
-queues are never deleted.
+An enqueue that creates a queue, over HTTP or SQL, does not change the version, so the cache may
+lack an existing queue. The look-ups that must not miss it read the database if the name or id is
+not cached, by one index probe. Rows of queues are never deleted.
 """
 
 import asyncio
@@ -58,7 +57,7 @@ class Queue:
         self.fair = value_or(config.fair, False)
         self.max_waiting: int | None = value_or(config.max_waiting, None)
         self.all_lanes = lanes_of(row.id, row.lanes)
-        # Whether claims of this queue must acquire an allowance from `QueueLimits`.
+        # Whether claims from this queue must ask `QueueLimits` for an allowance.
         self.is_limited = self.max_running is not None or self.rate is not None
         # Whether leases use a concurrency slot. If they do not, the value is None and not False,
         # because NULL takes no space in the row of a job.
@@ -75,11 +74,12 @@ class Queue:
 
 
 class QueueCache:
-    """Caches the queues that existed at the last reload of all queues, and those that were looked
-    up by name or lane since then.
+    """Caches the queues that existed at the last `refresh`, and those looked up by name or lane
+    since then.
 
-    The table shows whether a look-up reads the database for a queue that is not cached, and what it
-    returns or raises for a deleted queue and for a missing queue:
+    In this table, `reads` says whether the look-up reads the database for a queue that is not
+    cached. The other columns say what the look-up returns or raises. Without a read, `missing`
+    means not cached.
 
         look-up             reads  deleted       missing
         get(name)           yes    NotFound      NotFound
@@ -136,7 +136,7 @@ class QueueCache:
         return cached if cached is not None and cached.row == row else Queue(row)
 
     async def load_all(self) -> None:
-        """Makes sure that every queue is cached: reloads all queues if one is missing."""
+        """Reloads all queues if the database has one that is not cached."""
         if (await store.queue_totals(self._infra.db)).rows != len(self._by_id):
             await self.refresh()
 
@@ -233,10 +233,9 @@ class QueueCache:
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
     async def accessible_ids(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
-        """Returns the job ids among `ids` whose queues the caller may access.
+        """Returns those of the job ids whose queues the caller may access.
 
-        An id that the caller has invented may belong to no queue. Only a caller with access to all
-        queues gets such an id back.
+        An invented id may belong to no queue. Only a caller with access to all queues gets it back.
         """
         job_ids = set(ids)
         if access.all_queues:
@@ -293,10 +292,10 @@ class QueueCache:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
-        """Returns the end of the retention of a job that finishes at `now`, and whether the job is
-        archived afterwards.
+        """Returns when the retention of a job that finishes at `now` ends, and whether the job is
+        then archived.
 
-        Partitions with archived jobs are detached. All other partitions are dropped.
+        A partition of jobs to archive is detached. Any other is dropped.
         """
         settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))

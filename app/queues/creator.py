@@ -3,10 +3,10 @@
 A rejected enqueue therefore creates no queue.
 
     missing -> drafted   `run_with_queues` chooses an id, under a lock of this process
-    drafted -> stored    `insert_drafts` inserts the queue, and its caller inserts the jobs
+    drafted -> stored    `insert_drafts` inserts the queue, in the transaction of its first jobs
     drafted -> missing   another process used the id or the name first: the transaction fails, and
                          the call is retried
-    stored  -> cached    the caller reloads the queue after its commit
+    stored  -> cached    the service reloads the queue after the commit
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_TRIES = 20  # a try fails only if another process creates a queue at the sam
 
 
 class QueueConflict(Exception):
-    """Raised if another process has used the id of a draft, or has created the queue.
+    """Another process has used the id of a drafted queue, or has created the queue.
 
     `QueueCreator` then tries again.
     """
@@ -41,7 +41,7 @@ class QueueCreator:
     def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
-        self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
+        self._drafting = asyncio.Lock()  # so that two calls never draft the same id
 
     async def run_with_queues(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
         """Calls `action` with a function that finds a queue by name.
@@ -49,9 +49,9 @@ class QueueCreator:
         For a missing queue the function returns a draft, or raises NotFound or QueueLimit if the
         queue cannot be created.
 
-        `action` must insert the drafts that it uses, with `insert_drafts`. The first call of `action` gets
-        a function that finds only cached queues. If a queue is not cached, that call fails before
-        it commits anything, and `action` is called again, with drafts.
+        `action` must insert the drafts that it uses, with `insert_drafts`. The first call of
+        `action` gets a function that knows only cached queues. If a queue is not cached, that call
+        raises MissingQueue before it commits anything, and `action` is called again, with drafts.
         """
         try:
             return await action(self._queues.require)
@@ -61,8 +61,8 @@ class QueueCreator:
     async def _run_with_drafts(self, names: Sequence[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
         """Drafts the missing queues and calls `action`, under the lock for drafting.
 
-        If all queues exist by the time the lock is acquired, calls `action` after releasing the
-        lock, so that such calls run concurrently.
+        If there is nothing to draft once the lock is acquired, calls `action` after releasing it:
+        such calls run concurrently.
         """
         for _ in range(MAX_TRIES):
             async with self._draft_lock():
@@ -92,8 +92,8 @@ class QueueCreator:
     async def insert_drafts(self, db: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among these queues. Raises QueueConflict if one cannot be inserted.
 
-        Call this method after every other lock of the transaction is acquired, because the rows of
-        queues are last in the lock order. Reload the queues after the commit.
+        Call this method after the transaction has acquired all other locks: the rows of queues come
+        after them (docs/architecture/concurrency.md#locks). Reload the queues after the commit.
         """
         # Sorted by id: if two processes insert the same ids, one process waits for the other,
         # without a deadlock.
@@ -112,7 +112,7 @@ class QueueCreator:
             await self._infra.config_versions.bump(db, "policies")
 
     async def _draft_queues(self, names: Sequence[str]) -> dict[str, Queue]:
-        """Drafts queues for the first of these names, as many as `max_queues` allows.
+        """Drafts queues for these names, in order, as many as `max_queues` allows.
 
         The draft of a deleted queue keeps its id and lanes. A new queue gets the next id after the
         highest id in the database.

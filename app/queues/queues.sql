@@ -1,8 +1,8 @@
 -- Queues. There are few (by default at most 10,000), and every process caches them. They are rarely
 -- written.
--- Lock order: the row of one queue, then the row in `config_versions`.
+-- Lock order: rows of queues by id, after all other locks; then the row in `config_versions`.
 -- A deleted queue keeps its row, because its finished jobs are still shown with its name.
--- Queue n has at most 256 lanes, with the numbers from n << 8 on (app/db/lanes.py).
+-- Queue n has at most 256 lanes, numbered from n << 8 (app/db/lanes.py).
 
 -- fragment: queue_columns
 -- The columns of QueueRow.
@@ -15,7 +15,7 @@ lane >= queues.id << 8 AND lane < (queues.id + 1) << 8
 
 -- name: queues_after
 -- row: QueueRow
--- A page of all queues, in the order of their ids.
+-- The next queues after the id :after, by id.
 SELECT {{queue_columns}}
 FROM queues
 WHERE id > :after
@@ -69,6 +69,7 @@ FOR NO KEY UPDATE;
 -- Returns each queue and whether it was undeleted.
 -- A queue that another process has created in the meantime is not returned.
 -- An id that another process has used in the meantime causes a unique violation.
+-- A row that this statement inserts has created_at = now().
 INSERT INTO queues (id, name)
 SELECT new.id, new.name
 FROM unnest(:ids::int[], :names::text[]) AS new (id, name)
@@ -93,15 +94,15 @@ SET lanes = :lanes,
 WHERE id = :id;
 
 -- name: has_jobs
--- Whether a queue has live jobs or dead letters in any lane that it may have. Makes one index probe
--- of each table.
+-- Whether a queue has live jobs or dead letters in any lane that it may have. Probes one index of
+-- each table.
 SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
     OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
 
 -- name: undelete_with_jobs
 -- Undeletes deleted queues that have live jobs or dead letters, because a process with an outdated
--- cache may have enqueued into a deleted queue. Makes one index probe of each table per deleted
--- queue. The probes are scalar subqueries: with outdated planner statistics, a semi-join would read
+-- cache may have enqueued into a deleted queue. For each deleted queue, probes one index of each
+-- table. The probes are scalar subqueries: with outdated planner statistics, a semi-join would read
 -- all jobs.
 UPDATE queues
 SET deleted_at = NULL

@@ -20,7 +20,7 @@ router = APIRouter(tags=["queues"])
 QueueServiceDep = Annotated[QueueService, service("queue_service")]
 QueueName = Annotated[NameParameter, Path()]
 _PAUSE_DEPENDENT = ("paused_at", "paused_reason")
-_NULL_HINT = "; PATCH cannot unset a member, but PUT without the member does"
+_NULL_HINT = "; PATCH cannot unset a member; a PUT without it does"
 PutBody = Annotated[EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT)]
 PatchBody = Annotated[
     EditedBody[QueueConfig],
@@ -63,8 +63,7 @@ async def put_queue(name: QueueName, edited: PutBody, queues: QueueServiceDep, a
 
 @router.patch("/queues/{name}", **operation(Queue, NotFound, *_INVALID_BODY, body=QueueConfig, scopes=MANAGE))
 async def update_queue(name: QueueName, edited: PatchBody, queues: QueueServiceDep, access: AccessDep) -> Response:
-    """Changes only the members that are sent, also within `default_retry`, `retention` and
-    `health`.
+    """Changes only the members that are sent. Merges `default_retry`, `retention` and `health`.
 
     To unset a member, use PUT. A paused queue stays paused: only pause and resume change that.
 
@@ -88,9 +87,10 @@ async def delete_queue(name: QueueName, queues: QueueServiceDep, _: NoBody, acce
 async def pause_queue(
     name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], queues: QueueServiceDep, access: AccessDep
 ) -> Response:
-    """Stops the delivery of jobs; enqueuing stays possible.
+    """Stops deliveries. Jobs can still be enqueued.
 
-    Pausing a paused queue changes nothing, unless the reason differs.
+    Pausing a paused queue only has an effect with a new reason: the new reason and the time of this
+    call replace the old ones.
     """
     return json_response(await queues.pause(name, value_or(pause.reason, None), access.caller))
 

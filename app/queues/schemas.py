@@ -27,7 +27,7 @@ MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions befo
 LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Length of a lease in seconds.")]
 TimeoutSeconds = Annotated[
     int,
-    integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run of the job, however often its lease is extended."),
+    integer(ge=1, le=30 * 24 * 60 * 60, description="Maximum length of a run, even if its lease is extended."),
 ]
 BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
 
@@ -53,7 +53,7 @@ class RateLimit(RequestModel):
 
 
 class RetentionMode(StrEnum):
-    """Whether finished jobs are dropped after their retention time, or detached for an archive."""
+    """Whether finished jobs are dropped after their retention, or detached to be archived."""
 
     DROP = "drop"
     DETACH = "detach"

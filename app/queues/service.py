@@ -52,9 +52,9 @@ class QueueService:
     async def put(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
         """Replaces the configuration of a queue.
 
-        If the caller has found `faults`, or this method finds any, raises one ValidationFailed for
-        all of them. Creates a missing queue in the same transaction, so that a rejected
-        configuration creates no queue.
+        Raises one ValidationFailed for `faults`, which the route has found, and for the faults that
+        this method finds. Creates a missing queue in the same transaction: a rejected configuration
+        creates no queue.
         """
 
         async def replace(db: Executor, row: QueueRow) -> QueueRow:
@@ -70,8 +70,8 @@ class QueueService:
     async def update(self, name: str, config: QueueConfig, caller: str, faults: Sequence[Fault] = ()) -> Queue:
         """Changes the members of the configuration that are set in `config`.
 
-        If the caller has found `faults`, or this method finds any, raises one ValidationFailed for
-        all of them.
+        Raises one ValidationFailed for `faults`, which the route has found, and for the faults that
+        this method finds.
         """
 
         async def merge(db: Executor, row: QueueRow) -> QueueRow:
@@ -160,6 +160,8 @@ class QueueService:
     async def _apply_config(
         self, db: Executor, row: QueueRow, config: QueueConfig, request: QueueConfig, faults: Sequence[Fault]
     ) -> QueueRow:
+        """Returns the row with `config`. `request` is what was sent: only its members can be at
+        fault."""
         lanes = value_or(config.lanes, row.lanes)
         changes_lanes_with_jobs = lanes != row.lanes and await store.has_jobs(db, row.id)
         stored = msgspec.structs.replace(config, lanes=UNSET, paused=UNSET)

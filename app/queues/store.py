@@ -30,7 +30,7 @@ class QueueRow(NamedTuple):
     id: int
     name: str
     lanes: int
-    group_lanes: int
+    group_lanes: int  # the lanes that groups are spread over; behind `lanes` until `spread_groups` runs
     created_at: datetime
     config: str
     paused_at: datetime | None
@@ -71,7 +71,7 @@ class NewQueue(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """The number of queues, with deleted queues (`rows`) and without (`queues`), and the highest
+    """The number of queues, including deleted ones (`rows`) and not (`queues`), and the highest
     id."""
 
     rows: int
@@ -80,7 +80,7 @@ class QueueTotals(NamedTuple):
 
 
 async def queues_after(db: Executor, after: int, limit: int) -> list[QueueRow]:
-    """Returns a page of all queues, including deleted ones, in the order of their ids."""
+    """Returns the next queues after the id `after`, including deleted ones, by id."""
     return [QueueRow(*row) for row in await db.rows(*SQL.queues_after(after=after, limit=limit))]
 
 
@@ -118,9 +118,8 @@ async def lock_queue(db: Executor, name: str) -> QueueRow | None:
 async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) -> dict[str, bool]:
     """Inserts or undeletes queues, and locks their rows, in the given order.
 
-    The result maps the name of each queue to whether the queue was undeleted. It leaves out queues
-    that another process has created in the meantime. Inserts nothing if there would be more than
-    `max_queues` queues.
+    Returns, by name, whether each queue was undeleted. Leaves out queues that another process has
+    created in the meantime. Inserts nothing if there would be more than `max_queues` queues.
     """
     ids, names = [queue.id for queue in queues], [queue.name for queue in queues]
     rows = await db.rows(*SQL.add_queues(ids=ids, names=names, max_queues=max_queues))

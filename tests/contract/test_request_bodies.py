@@ -300,7 +300,7 @@ def test_errors_are_plain_sentences(api: Api, name: str, body: Any, details: lis
 def test_errors_of_queues_and_job_types_are_plain_sentences(api: Api) -> None:
     queue, job_type = f"/queues/{api.queue}", f"/job-types/{api.queue}"
     api.put(queue, {"max_running": 1})
-    hint = "PATCH cannot unset a member, but PUT without the member does"
+    hint = "PATCH cannot unset a member; a PUT without it does"
     types = "type must be array, boolean, integer, null, number, object or string, or a list of distinct ones"
     cases: list[tuple[str, str, Json, str]] = [
         ("PATCH", queue, {"max_running": None}, f"max_running must be an integer, not null; {hint}"),
