@@ -37,6 +37,11 @@ class QueueConflict(Exception):
     """
 
 
+def no_id_left() -> QueueLimit:
+    detail = "deleted queues keep theirs, so reuse the name of a deleted queue"
+    return QueueLimit(f"all {MAX_QUEUE_ID} queue ids are used: {detail}", retry_after=60)
+
+
 class QueueCreator:
     def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
@@ -67,13 +72,14 @@ class QueueCreator:
         for _ in range(MAX_TRIES):
             async with self._draft_lock():
                 queues = await self._existing(names)
-                drafts = await self._draft_queues([name for name in names if name not in queues])
+                drafts, ids_are_used_up = await self._draft_queues([name for name in names if name not in queues])
+                find = partial(self._find, queues | drafts, ids_are_used_up)
                 if drafts:
                     try:
-                        return await action(partial(self._find, queues | drafts))
+                        return await action(find)
                     except QueueConflict:
                         continue
-            return await action(partial(self._find, queues))
+            return await action(find)
         raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
     async def _existing(self, names: Sequence[str]) -> dict[str, Queue]:
@@ -111,33 +117,36 @@ class QueueCreator:
             # new queue needs no reload: no cache contains it, so every process looks it up.
             await self._infra.config_versions.bump(db, "policies")
 
-    async def _draft_queues(self, names: Sequence[str]) -> dict[str, Queue]:
+    async def _draft_queues(self, names: Sequence[str]) -> tuple[dict[str, Queue], bool]:
         """Drafts queues for these names, in order, as many as `max_queues` allows.
 
         The draft of a deleted queue keeps its id and lanes. A new queue gets the next id after the
-        highest id in the database.
+        highest id in the database. Also returns whether all ids are used.
         """
         if not names or not self._infra.settings.create_queues:
-            return {}
+            return {}, False
         totals = await store.queue_totals(self._infra.db)
         limit = max(0, self._infra.settings.max_queues - totals.queues)
         deleted = {name: queue.row._replace(deleted_at=None) for name, queue in self._queues.cached(names).items()}
         free_ids = iter(range(totals.last_id + 1, MAX_QUEUE_ID + 1))
         rows = (deleted.get(name) or self._new_row(next(free_ids, None), name) for name in names)
-        return {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}
+        drafts = {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}
+        return drafts, next(free_ids, None) is None
 
     def _new_row(self, queue_id: int | None, name: str) -> QueueRow | None:
         """Builds the row of a new queue. Returns None if no id is left (`queue_id` is None)."""
         return None if queue_id is None else QueueRow.new(queue_id, name, self._infra.now())
 
-    def _find(self, queues: Mapping[str, Queue], name: str) -> Queue:
+    def _find(self, queues: Mapping[str, Queue], ids_are_used_up: bool, name: str) -> Queue:
         if name not in queues:
-            raise self._creation_problem(name)
+            raise self._creation_problem(name, ids_are_used_up)
         return queues[name]
 
-    def _creation_problem(self, name: str) -> Problem:
+    def _creation_problem(self, name: str, ids_are_used_up: bool) -> Problem:
         if not self._infra.settings.create_queues:
             return NotFound(f"no queue named {name}; this broker does not create queues on enqueue")
+        if ids_are_used_up:
+            return no_id_left()
         return QueueLimit(f"there are {self._infra.settings.max_queues} queues already", retry_after=60)
 
     @asynccontextmanager

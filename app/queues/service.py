@@ -21,6 +21,7 @@ from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import UNSET, UnsetType, value_or
 from app.log import log
 from app.queues import store
+from app.queues.creator import no_id_left
 from app.queues.schemas import Queue, QueueConfig
 from app.queues.store import NewQueue, QueueRow
 from app.settings import Settings
@@ -149,6 +150,8 @@ class QueueService:
         if row is not None and row.deleted_at is None:
             return row
         queue_id = await store.next_queue_id(db) if row is None else row.id
+        if queue_id is None:
+            raise no_id_left()
         await store.add_queues(db, [NewQueue(queue_id, name)], self._infra.settings.max_queues)
         try:
             row = await self._lock(db, name)

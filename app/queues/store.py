@@ -126,9 +126,10 @@ async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) 
     return {row["name"]: row["undeleted"] for row in rows}
 
 
-async def next_queue_id(db: Executor) -> int:
+async def next_queue_id(db: Executor) -> int | None:
+    """Returns the next id, or None if all ids are used."""
     queue_id: int = await db.value(*SQL.next_queue_id())
-    return min(queue_id, MAX_QUEUE_ID)
+    return queue_id if queue_id <= MAX_QUEUE_ID else None
 
 
 async def write_queue(db: Executor, row: QueueRow) -> None:

@@ -17,7 +17,7 @@ from tests.api.queues.test_queues import names
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
-from tests.database import Loop, TestDatabase
+from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background
 
 UNKNOWN_JOB = "01890000-0000-7000-8000-000000000000"
@@ -145,6 +145,24 @@ def test_queues_are_created_up_to_max_queues(dsn: str, db: TestDatabase, queue: 
         results = api.batch(*jobs, atomic=False, status=207)["results"]
         assert [result["status"] for result in results] == ["created", "created", "rejected"]
         assert names(api) == [f"{queue}-0", f"{queue}-1"]
+
+
+def test_error_says_that_all_queue_ids_are_used(postgres: str, loop: Loop, queue: str) -> None:
+    database = TestDatabase(create_database(postgres, loop, "queue_ids"), loop)
+    database.execute("INSERT INTO queues (id, name, deleted_at) VALUES (65535, 'deleted', now())")
+    with threaded_broker(TEST_SETTINGS, database.dsn) as broker:
+        api, new_job = Api(broker.http, queue), {"queue": queue, "job_type": "test"}
+        for response in (broker.http.put(f"/queues/{queue}", json={}), broker.http.post("/jobs", json=new_job)):
+            problem = response.json()
+            assert (response.status_code, problem["code"], problem["detail"]) == (
+                429,
+                "queue_limit",
+                "all 65535 queue ids are used: deleted queues keep theirs, so reuse the name of a deleted queue",
+            )
+        results = api.batch({"queue": "deleted"}, {}, atomic=False, status=207)["results"]
+        assert [result["status"] for result in results] == ["created", "rejected"]
+        assert [queue["name"] for queue in api.get("/queues")["items"]] == ["deleted"]
+    database.close()
 
 
 def test_enqueue_undeletes_a_queue_only_if_its_job_is_stored(api: Api) -> None:
