@@ -108,9 +108,9 @@ class ApiKeyAuthenticator:
             self._has_any_key = bool(rows)
 
     def _buckets(self, rows: Iterable[KeyRow]) -> dict[str, TokenBucket]:
-        """Returns the token buckets of the callers with a quota of requests, by caller.
+        """Returns, by caller, the token buckets of the callers that have a quota of requests.
 
-        Keeps a bucket whose rate is unchanged, so that reloading the keys does not refill it.
+        Keeps a bucket whose rate is unchanged: reloading the keys must not refill the bucket.
         """
         rates = {row.name: row.requests_per_second for row in rows if row.requests_per_second is not None}
         keys = (self._live or {}).values()

@@ -87,9 +87,9 @@ def assign_passes(
     - Passes are counted separately for each priority, because claims order jobs by priority first.
 
     `remembered_passes` has, for each group, the pass in which a job of the group last started or
-    ended. The scheduler remembers the pass because a limited group may have no admitted row left
-    that has it. If no job of a priority is ready, the current pass is the highest of
-    `remembered_passes`, so that no group begins far behind another.
+    ended. The scheduler remembers this pass, because a limited group may have no admitted row left
+    with the pass. If no job of a priority is ready, the current pass is the highest of
+    `remembered_passes`: no group then begins far behind another.
     """
     latest = max((remembered_passes.get(row.group_key, 0) for row in pass_rows), default=0)
     last = {

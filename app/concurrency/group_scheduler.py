@@ -199,7 +199,7 @@ class GroupScheduler(PeriodicService):
             self._mark_changed(lane, await self._groups_with_capacity(lane, groups))
 
     async def _groups_with_capacity(self, lane: int, groups: Sequence[str]) -> list[str]:
-        """Returns the groups that can have another job admitted.
+        """Returns the groups that have room for another admission.
 
         Cooling groups are left out, because `_scan` has added those whose cool-down is over. Jobs
         without a group ("") have no limit.
@@ -260,11 +260,11 @@ class GroupScheduler(PeriodicService):
                 del remembered[group]
 
     def _continue_later(self, queue: Queue, lane: int, groups: Collection[str], pending: Sequence[PendingRow]) -> None:
-        """Marks the groups that may have more jobs to admit for another check.
+        """Requests another check of the groups that may have more jobs to admit.
 
         - After a full batch, these are all groups.
         - Otherwise, these are the groups of which MAX_ADMISSIONS_PER_CHECK jobs were admitted. In a
-          fair queue they need no mark, because the next claim requests the check.
+          fair queue such groups need no request here, because the next claim requests the check.
         """
         counts = Counter(row.group_key for row in pending)
         if len(pending) >= ADMISSION_BATCH:

@@ -28,8 +28,8 @@ class LaneAdmissions:
     async def revoke_for_older_jobs(self, groups: Sequence[str]) -> None:
         """Revokes the admission of an unstarted job of a strict group if an older job is pending.
 
-        So the older job starts first. An older job can become pending late, because it was replayed
-        or because its parents finished late.
+        So the older job starts first. An older job becomes pending late if it was replayed, or if
+        its parents finished late.
         """
         usage = await store.group_usage(self._transaction, self._lane, groups, strict=True)
         unstarted = {

@@ -29,14 +29,14 @@ from app.queues.cache import Queue, QueueCache
 from app.slices import in_slices
 
 PAGE_SIZE = 2000  # jobs of a lane that one statement processes
-# The running jobs are counted again this long after a change, because a claim that has read the old
-# rules may wait that long for a connection before it writes.
+# The running jobs are counted again this long after a change: a claim that has read the old rules
+# may wait that long for a connection before it writes.
 RECOUNT_AFTER_SECONDS = (1.0, 10.0)
 HOLD_BACK_COOLING_SECONDS, HOLD_BACK_ALL_SECONDS = 1.0, 10.0
 
 
 class Rules(NamedTuple):
-    """Those rules of a queue on which the states and counts of its jobs depend."""
+    """The rules of a queue that decide the states and counts of its jobs."""
 
     max_running_per_group: int | None = None
     fair: bool = False

@@ -75,8 +75,8 @@ class Transaction:
 class AutocommitConnection(Checkout):
     """Runs statements outside a transaction, so that each statement commits alone.
 
-    Runs a statement once more after a deadlock or a serialization failure. That is safe, because
-    Postgres has rolled back the whole statement.
+    Runs a statement once more after a deadlock or a serialization failure: Postgres has rolled the
+    whole statement back.
     """
 
     __slots__ = ()
@@ -227,8 +227,8 @@ class Database:
 
 def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
     """Lets the decorated function use the reserved connections, which claims and enqueues cannot
-    use up. It decorates functions that end leases or keep them alive, and the check of the
-    configuration, because these functions need a valid API key."""
+    use up. Decorate functions that end leases or keep them alive, and the check of the
+    configuration: without that check, no API key is known to be valid."""
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:

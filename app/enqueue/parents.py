@@ -1,4 +1,4 @@
-"""Decides the state of a new job by the states of its parents.
+"""Decides the state of a new job from the states of its parents.
 
     all parents completed           ready | pending | scheduled
     a parent is live                blocked, until the dependency resolver unblocks the job

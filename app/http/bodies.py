@@ -1,7 +1,7 @@
 """Reads request bodies and builds JSON responses.
 
-The broker limits the size of a body, checks the JSON, and decodes it into a model. It ignores the
-Content-Type of a request.
+The broker limits the size of a body, checks the JSON, and decodes it into a model. The broker
+ignores the Content-Type of a request.
 """
 
 import asyncio

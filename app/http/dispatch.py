@@ -188,8 +188,8 @@ class Dispatcher:
         """Calls the framework. Like `_call_route`, adds a request id and a header, renders errors
         and records the result.
 
-        This method wraps the framework and all its middleware as plain ASGI. It is not a
-        BaseHTTPMiddleware of Starlette, which would hide a client's disconnect from the handler.
+        This method wraps the framework and all its middleware as plain ASGI. A BaseHTTPMiddleware
+        of Starlette would hide a client's disconnect from the handler.
         """
         started = time.perf_counter()
         id = _assign_id(scope)

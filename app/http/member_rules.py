@@ -53,7 +53,7 @@ def member_of(value: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class NotBoth(MemberRule):
-    """At most one of the two members is present."""
+    """At most one of the two members may be present."""
 
     first: str
     second: str
@@ -71,7 +71,7 @@ class NotBoth(MemberRule):
 
 @dataclass(frozen=True)
 class ExactlyOne(MemberRule):
-    """Exactly one of the two members is present."""
+    """Exactly one of the two members must be present."""
 
     first: str
     second: str
@@ -89,7 +89,7 @@ class ExactlyOne(MemberRule):
 
 @dataclass(frozen=True)
 class Requires(MemberRule):
-    """`member` is present only if `other` is present."""
+    """`member` may be present only if `other` is present."""
 
     member: str
     other: str

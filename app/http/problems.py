@@ -123,8 +123,8 @@ async def _on_internal_error(request: Request, _error: Exception) -> Response:
 async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
     """Renders the errors that FastAPI finds in path, query and header parameters as a 422.
 
-    `GET /jobs/batch` gets a 405 instead. It matches `/jobs/{job_id}` with an invalid id, but the
-    path /jobs/batch exists for POST.
+    `GET /jobs/batch` gets a 405 instead. The path matches `/jobs/{job_id}` with an invalid id, but
+    /jobs/batch exists for POST.
     """
     assert isinstance(error, RequestValidationError)
     details = error.errors()

@@ -196,7 +196,7 @@ def _windows(decoded: str) -> Iterator[str]:
 
 
 def _count_values(structure: str) -> int:
-    """Counts the opening brackets and commas. Their number is about that of the values."""
+    """Counts the values, about: returns the number of opening brackets and commas."""
     return structure.count("[") + structure.count("{") + structure.count(",")
 
 

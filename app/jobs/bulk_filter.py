@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Struct)
 
 
 class BulkTarget(MemberRule):
-    """A bulk request has `ids`, or a `filter` that is not empty, or `all: true`."""
+    """A bulk request must have `ids`, a `filter` that is not empty, or `all: true`."""
 
     @property
     def json_schema(self) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Lists jobs with filters, page by page.
 
 The query reads the jobs of each lane in the order of the primary key, and merges the lanes. So the
-cost of a page does not depend on the number of stored jobs. It depends on the length of the page,
-and on the number of jobs that the filters skip. A page ends early if its jobs are too large for
-one response.
+cost of a page depends on the length of the page and on the number of jobs that the filters skip,
+but not on the number of stored jobs. A page ends early if its jobs are too large for one response.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -149,10 +148,10 @@ def within_bytes(page: Query, order_by: OrderBy) -> Query:
     `total` is the number of rows in the whole page. Returns only the last attempt of each job,
     because a list shows only the last error.
 
-    Postgres knows the size of a text without reading the text. It does not know the size of an
-    array's element, and twenty attempts may be 5 MB. So the query drops rows in two steps: first
-    by the sizes of their texts and of their arrays of attempts as stored, then by the size of the
-    last attempt.
+    Postgres knows the size of a text without reading the text, but not the size of an array's
+    element, and twenty attempts may be 5 MB. So the query drops rows in two steps: first by the
+    sizes of their texts and of their arrays of attempts as stored, then by the size of the last
+    attempt.
     """
     rows, max_bytes = page.subquery("page"), parameter("max_bytes", sa.BigInteger)
     size = sum((_length(rows.c[name]) for name in _LARGE), sa.literal(0))

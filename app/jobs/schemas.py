@@ -172,7 +172,7 @@ class JobFilter(RequestModel):
 
 
 class LiveJobs(MemberRule):
-    """A cancellation does not filter by a state of finished jobs, which cannot be cancelled."""
+    """A cancellation must not filter by a state of finished jobs, which cannot be cancelled."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         if member_of(value_of("filter"), "state") in (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED):

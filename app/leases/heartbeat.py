@@ -122,7 +122,7 @@ class HeartbeatService:
     ) -> list[UUID]:
         """Requeues jobs whose leases are missing from two heartbeats of the worker in a row.
 
-        This is layer 4 of the four that long_poll.py lists. It recovers jobs whose claim response
+        This is layer 4 of the four that long_poll.py lists: it recovers jobs whose claim response
         never arrived.
         """
         unreported = await self._unreported_leases(worker_id, leases, received_at, access)

@@ -32,8 +32,8 @@ from app.queues.cache import QueueCache
 from app.rng import rng
 from app.slices import by_size, in_slices
 
-# Assumed size of a lease end without its texts. It limits a batch to 256 leases, because
-# MAX_STATEMENT_BYTES is 256 KiB. To decide and write 256 leases takes 2 ms.
+# Assumed size of a lease end without its texts. With MAX_STATEMENT_BYTES of 256 KiB, a batch has at
+# most 256 leases. To decide and write 256 leases takes 2 ms.
 LEASE_BYTES = 1024
 _MAX_TRIES = 3  # a cancellation or heartbeat between decision and update makes the decision invalid
 

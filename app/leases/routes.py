@@ -51,11 +51,11 @@ async def claim_jobs(
 ) -> Response:
     """Claims jobs, each under a lease. If no job is ready, waits up to `wait_seconds` for one.
 
-    With an `Idempotency-Key`, a claim whose response was lost can be repeated. It returns the
-    leases of the first call that are still live, with the same tokens.
+    With an `Idempotency-Key`, a claim whose response was lost can be repeated. The repeated claim
+    returns the leases of the first call that are still live, with the same tokens.
 
-    A claim that carries settlements (`settle`) commits them first. It waits for jobs only with
-    `wait_after_settle: true`: then one request per job suffices. If the response is lost, the
+    A claim that carries settlements (`settle`) commits them first. Such a claim waits for jobs only
+    with `wait_after_settle: true`: then one request per job suffices. If the response is lost, the
     settlements are stored anyway, and repeating them gives `already_settled`.
     """
     result = await long_poll.poll(claim, idempotency_key, get_client(request), access)
@@ -131,7 +131,7 @@ async def complete_job(
 async def fail_job(
     job_id: UUID, settlement: Annotated[Fail, body(Fail, allow_nul=True)], settlements: SettlementServiceDep
 ) -> Response:
-    """Fails a job. It is retried after a back-off.
+    """Fails a job. The job is retried after a back-off.
 
     The job becomes dead instead if its attempts are exhausted or the failure is not retryable.
     """

@@ -80,7 +80,7 @@ class Complete(RequestModel):
 
 
 class Fail(RequestModel):
-    """Fails a job. It is retried after a back-off until its attempts are exhausted."""
+    """Fails a job. The job is retried after a back-off until its attempts are exhausted."""
 
     lease_token: Token
     error: SentError

@@ -62,8 +62,8 @@ async def acquire_idempotency_key(
 ) -> bool:
     """Acquires an idempotency key. Returns False if the key was used before.
 
-    A key that has expired by `retention_now` counts as unused. Raises IdempotencyKeyInUse if the
-    first call with the key is still running.
+    A key that expires at or before `retention_now` counts as unused. Raises IdempotencyKeyInUse if
+    the first call with the key is still running.
     """
     try:
         acquired = await db.value(

@@ -38,15 +38,15 @@ class LeaseRescuer(PeriodicService):
     def scan_from(self) -> datetime:
         """The lease expiry at which the next scan of the index begins.
 
-        A scan skips the part of the index that earlier runs have scanned, because that part is full
-        of dead entries of jobs that were settled in time. Every 20th run is a full scan, because a
-        slow commit can write a lease whose expiry is in the skipped part.
+        A scan skips the part of the index that earlier runs have scanned: that part is full of dead
+        entries, of jobs that were settled in time. Every 20th run is a full scan, because a slow
+        commit can write a lease whose expiry is in the skipped part.
         """
         is_full_scan = self._runs % FULL_SCAN_EVERY == 0
         return _BEGINNING if is_full_scan else self._scanned_until - SCAN_OVERLAP
 
     def mark_scanned(self, until: datetime) -> None:
-        """Records that all leases that expired by `until` have been ended.
+        """Records that all leases that expired at or before `until` have been ended.
 
         `DueCheck` calls this, too, if its query finds no expired lease.
         """

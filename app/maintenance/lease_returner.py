@@ -2,10 +2,10 @@
 
     running -> ready | pending   the lease ends at no cost: the attempt is not counted
 
-Such a lease comes from a sync match whose poller never got the job. It can also come from a claim
-that failed after its commit, if the jobs could not be requeued at once. The broker that stored the
-lease requeues the job. Until it finds the lease or the lease has expired, the broker tries again,
-because Postgres may still be committing the lease.
+Such a lease comes from a sync match whose poller never got the job, or from a claim that failed
+after its commit, if the jobs could not be requeued at once. The broker that stored the lease
+requeues the job. Postgres may still be committing the lease: the broker tries again until it finds
+the lease, or until the lease has expired.
 """
 
 import time

@@ -42,7 +42,7 @@ class PeriodicEnqueuer(PeriodicService):
         self._infra = infra
         self._enqueuer = enqueuer
         self._reader = reader
-        # The last failed run of each schedule. Its failure is logged once, not for each try.
+        # The last failed run of each schedule. The failure of a run is logged once, not for each try.
         self._failed: dict[str, datetime | None] = {}
 
     async def run_once(self) -> None:

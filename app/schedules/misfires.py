@@ -29,9 +29,9 @@ class MisfirePlan(NamedTuple):
 def plan_runs(
     recurrence: Recurrence, due: datetime, now: datetime, misfire: Misfire, limit: int = MAX_RUNS
 ) -> MisfirePlan:
-    """Plans the due runs of a schedule by its misfire policy.
+    """Plans the due runs of a schedule under its misfire policy.
 
-    `due` is the first run that has not fired yet. It is at or before `now`.
+    `due` is the first run that has not fired yet, and must not be after `now`.
     """
     missed = due < now - GRACE
     match misfire:

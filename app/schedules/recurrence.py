@@ -19,9 +19,8 @@ TICK = timedelta(microseconds=1)  # the resolution of Postgres timestamps
 
 @dataclass(frozen=True, slots=True)
 class FixedInterval:
-    """The times of a schedule with `every_seconds`.
-
-    They are the anchor and the multiples of the interval after the anchor.
+    """The times of a schedule with `every_seconds`: the anchor, and the anchor plus each multiple
+    of the interval.
     """
 
     anchor: datetime

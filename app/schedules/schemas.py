@@ -66,7 +66,7 @@ class Overlap(StrEnum):
 
 
 class ValidTimes(MemberRule):
-    """The time zone exists, and `cron` is an expression that fires."""
+    """The time zone must exist, and `cron` must be an expression that fires."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         name, cron = value_of("timezone"), value_of("cron")
@@ -96,7 +96,7 @@ SINGLE_JOB_MEMBERS = ("run_at", "delay_seconds", "expires_at", "depends_on", "on
 
 
 class RepeatableJob(MemberRule):
-    """The job of a schedule has none of the members that apply to a single job at a single time."""
+    """The job of a schedule must not have members that only apply to one job at one time."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         for name in SINGLE_JOB_MEMBERS:
@@ -105,7 +105,7 @@ class RepeatableJob(MemberRule):
 
 
 class EndsAfterStart(MemberRule):
-    """`ends_at` is after `starts_at`."""
+    """`ends_at` must be after `starts_at`."""
 
     def faults(self, value_of: ValueOf, pointer: str) -> Iterator[Fault]:
         starts_at, ends_at = instants.parse_or_none(value_of("starts_at")), instants.parse_or_none(value_of("ends_at"))

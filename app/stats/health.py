@@ -1,4 +1,4 @@
-"""Decides by the configured limits of a queue whether the queue is healthy. Does no I/O."""
+"""Decides whether a queue is healthy, from the health limits of the queue. Does no I/O."""
 
 from collections.abc import Iterator
 
