@@ -179,9 +179,7 @@ class QueueCache:
         return [queue for queue in self._by_name.values() if not queue.deleted]
 
     def all_including_deleted(self) -> Sequence[Queue]:
-        """Returns all cached queues. A deleted queue may have jobs, because another process may
-        have enqueued into it a moment ago.
-        """
+        """Returns all cached queues. A deleted one may have jobs of an enqueue in another process."""
         return list(self._by_name.values())
 
     async def all_lanes(self, access: Access = FULL_ACCESS) -> list[int]:
@@ -244,10 +242,7 @@ class QueueCache:
         return {job_id for job_id in job_ids if access.allows(self.name_by_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def has_lane(self, lane: int) -> bool:
-        """Whether the queue of this lane exists.
-
-        The lane comes from a job id, which a caller can invent.
-        """
+        """Whether the queue of this lane exists. The lane may come from an invented job id."""
         await self.load_lanes([lane])
         return queue_id_of(lane) in self._by_id
 
@@ -283,8 +278,7 @@ class QueueCache:
         return queue is not None and queue.max_running is not None
 
     def needs_admission(self, queue: Queue, lane: int, group: str | None) -> bool:
-        """Whether a new job of this group needs an admission. `group` is None if the job has no
-        group."""
+        """Whether a new job of this group (None: without a group) needs an admission."""
         held_groups = self._held_groups(queue, lane)
         return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 
