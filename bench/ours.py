@@ -47,6 +47,7 @@ WORKLOADS = {
     "enqueue_1": Workload("enqueue", 64, 1),
     "enqueue_100": Workload("enqueue", 8, 100),
     "enqueue_1000": Workload("enqueue", 8, 1000),
+    "enqueue_1000_mixed": Workload("enqueue_mixed", 8, 1000),
     "claim_1_complete_1": Workload("singles", 64, 1, 1_000),
     "claim_1_carrying": Workload("carried", 64, 1, 1_500),
     "claim_100_settle_100": Workload("batches", 8, 100, 10_000),

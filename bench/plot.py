@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt  # type: ignore[import-not-found]
 # Paths that are drawn side by side: Longshore's, the database's, and those of the peers for the same work.
 PANELS = {
     "enqueue, one per call": ("enqueue_1", "insert_1", "enqueue_single"),
-    "enqueue, in bulk": ("enqueue_100", "enqueue_1000", "enqueue_bulk"),
+    "enqueue, in bulk": ("enqueue_100", "enqueue_1000", "enqueue_1000_mixed", "enqueue_bulk"),
     "drain, one job per call": ("claim_1_complete_1", "claim_1_carrying", "drain_default"),
     "drain, in batches": ("claim_100_settle_100", "claim_100_carrying", "drain_tuned"),
     "like for like: enqueue, 32 callers": ("like_single",),

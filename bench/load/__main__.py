@@ -15,11 +15,10 @@ from bench.load.scripts import batch_sizes, batch_worker, carrying_worker, fille
 from bench.load.timing import Tally, run_for_seconds, run_to_end
 
 
-async def enqueue(order: Order) -> Figures:
+async def enqueue(order: Order, *, mixed: bool = False) -> Figures:
     tally, requests = Tally(), Requests(order.key)
-    return await run_for_seconds(
-        order, tally, await run_scripts(order, lambda: producer(tally, requests, order.batch), order.connections)
-    )
+    scripts = await run_scripts(order, lambda: producer(tally, requests, order.batch, mixed=mixed), order.connections)
+    return await run_for_seconds(order, tally, scripts)
 
 
 async def drain(order: Order, worker: Callable[[Tally, Requests, int], Script]) -> Figures:
@@ -44,6 +43,7 @@ async def run_scripts(order: Order, script: Callable[[], Script], connections: i
 
 KINDS: dict[str, Callable[[Order], Awaitable[Figures]]] = {
     "enqueue": enqueue,
+    "enqueue_mixed": partial(enqueue, mixed=True),
     "fill": fill,
     "singles": partial(drain, worker=lambda tally, requests, _batch: single_worker(tally, requests)),
     "batches": partial(drain, worker=batch_worker),

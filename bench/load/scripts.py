@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.client import Requests, Response, Script, UnexpectedResponse
-from bench.load.order import QUEUE, batch_body, job_body
+from bench.load.order import QUEUE, batch_body, job_body, mixed_batch_body
 from bench.load.timing import Tally
 
 
@@ -38,8 +38,11 @@ _results = msgspec.json.Decoder(Results)
 _created = msgspec.json.Decoder(Created)
 
 
-def producer(tally: Tally, requests: Requests, batch: int) -> Script:
-    request = requests.post("/jobs", job_body()) if batch == 1 else requests.post("/jobs/batch", batch_body(batch))
+def producer(tally: Tally, requests: Requests, batch: int, *, mixed: bool = False) -> Script:
+    if batch == 1:
+        request = requests.post("/jobs", job_body())
+    else:
+        request = requests.post("/jobs/batch", (mixed_batch_body if mixed else batch_body)(batch))
     while not tally.over:
         (yield request).expect(201)
         tally.add(batch)

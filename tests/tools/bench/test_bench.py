@@ -18,7 +18,7 @@ from tests.database import Loop, TestDatabase
 
 TINY = probes.Size(samples=20, waiting=5)
 SECONDS = 0.3  # CPU times have a resolution of 0.01 s
-PATHS = ("enqueue_1", "claim_100_settle_100")
+PATHS = ("enqueue_1", "enqueue_1000_mixed", "claim_100_settle_100")
 DATABASE_PATHS = ("insert_1", "enqueue_1000", "claim_100_settle_100")
 
 
