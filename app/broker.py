@@ -153,7 +153,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         queues=queues,
         creator=creator,
         parser=parser,
-        batch_parser=BatchParser(infra=infra, queues=queues, parser=parser),
+        batch_parser=BatchParser(infra=infra, parser=parser),
         writer=DraftWriter(infra=infra, queues=queues, creator=creator),
         pollers=pollers,
         events=events,

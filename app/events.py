@@ -166,6 +166,10 @@ class EventBus:
         for job in jobs:
             by_state.setdefault(job.state, []).append(job)
         for state, moved in by_state.items():
-            event = JobsMoved(lane, state, moved)
-            for handler in self._moved_handlers[state]:
-                handler(event)
+            self.publish_moved_to(state, lane, moved)
+
+    def publish_moved_to(self, state: str, lane: int, jobs: Sequence[MovedJob]) -> None:
+        """Like `publish_moved`, for jobs that have all reached `state`."""
+        event = JobsMoved(lane, state, jobs)
+        for handler in self._moved_handlers[state]:
+            handler(event)

@@ -177,7 +177,7 @@ async def body_digest(body: JobCreate | RawBatch) -> UUID:
         return digest(_sorted_json(body).decode())
     hashed = blake2b(_sorted_json(msgspec.structs.replace(body, jobs=[])).removesuffix(b"]}"), digest_size=16)
     separator = b""
-    async for job in in_slices(body.jobs):
+    async for job in in_slices(body.separate_jobs()):
         hashed.update(separator + _sorted_json(job))
         separator = b","
     hashed.update(b"]}")

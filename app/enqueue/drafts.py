@@ -94,9 +94,12 @@ class JobDraft:
         This is so for a job with a unique key or parents, and in a queue that has `max_waiting` or
         is created with the job.
         """
-        return (
-            self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
-        )
+        return self.unique is not None or bool(self.parents) or needs_transaction(self.queue)
+
+
+def needs_transaction(queue: Queue) -> bool:
+    """Whether the INSERT of any job of this queue must share a transaction with other statements."""
+    return queue.max_waiting is not None or queue.is_draft
 
 
 def new_rows_by_lane(drafts: Iterable[JobDraft]) -> dict[int, list[NewJob]]:

@@ -35,6 +35,7 @@ from app.enqueue.drafts import id_of_row
 from app.errors import DatabaseUnavailable
 from app.events import EventBus, LeasesAbandoned
 from app.jobs import store
+from app.jobs.new_jobs import NewJobs
 from app.jobs.rows import ClaimedRow, NewJob
 from app.matching.poller import Poller, Reservation
 from app.matching.pollers import PollerRegistry
@@ -86,7 +87,10 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         Call this after the commit, with the rows in the order of their ids.
         """
         self._infra.metrics.enqueued.inc(len(rows))
-        self._events.publish_moved(lane, rows)
+        if isinstance(rows, NewJobs) and rows.common_state is not None:
+            self._events.publish_moved_to(rows.common_state, lane, rows)
+        else:
+            self._events.publish_moved(lane, rows)
 
     def _match(self, lane: int, rows: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sequence[_Match]]:
         """Matches jobs to waiting pollers. Returns all rows to store, and the matches.
@@ -104,6 +108,8 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
             return rows, ()
         candidates = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
         pairs = self._pollers.match(queue.name, candidates)
+        if not pairs:
+            return rows, ()
         leased = {row.id: self._as_leased(row, poller) for poller, jobs in pairs for row in jobs}
         matches = [
             _Match(poller, poller.reserve(), [_to_claimed_job(lane, leased[row.id]) for row in jobs])

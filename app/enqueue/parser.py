@@ -3,35 +3,38 @@
 Writes nothing to the database.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from typing import Any
 from uuid import UUID
-
-import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import created_at
 from app.dependencies import graph
 from app.enqueue.drafts import JobDraft
+from app.enqueue.job_defaults import JobDefaults
+from app.enqueue.job_table import JobTable
 from app.enqueue.schemas import JobCreate, OnParentFailure, Unique
 from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.bodies import user_data_fault
 from app.http.member_rules import rule_faults
 from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, value_or
 from app.http.strict_json import MAX_VALUES
-from app.job_types.cache import JobType, JobTypeCache
-from app.job_types.schemas import JobTypeConfig
+from app.job_types.cache import JobTypeCache
+from app.jobs.new_jobs import NewJobs
 from app.jobs.rows import NewJob, public_state, to_array_text
 from app.jobs.schemas import Job
 from app.jobs.validation import delay_fault, instant_fault, lease_fault, metadata_fault
 from app.queues.cache import Queue, QueueCache
-from app.queues.schemas import RetryPolicy
 from app.settings import Settings
+from app.slices import map_in_slices
 
 Trace = Mapping[str, str]
-_RETRY_FIELDS = [field.name for field in msgspec.structs.fields(RetryPolicy)]
+# The fields that `_find_faults` checks in a batch.
+_CHECKED_FIELDS = frozenset(
+    {"run_at", "delay_seconds", "lease_seconds", "metadata", "expires_at", "unique", "on_parent_failure"}
+)
 
 
 class JobParser:
@@ -64,6 +67,16 @@ class JobParser:
         if faults:
             raise_for_faults(faults, unlisted)
 
+    def needs_checks(self, columns: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether `check` can find a fault in the jobs of a batch, which are given as columns."""
+        if not _CHECKED_FIELDS.isdisjoint(columns):
+            return True
+        job_types = filter(None, map(self._job_types.find, set(columns["job_type"])))
+        if any(job_type.has_payload_schema for job_type in job_types):
+            return True
+        payloads = (payload for payload in columns.get("payload", ()) if payload is not UNSET)
+        return max(map(len, payloads), default=0) >= min(MAX_VALUES, self._infra.settings.max_payload_bytes + 1)
+
     def draft(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
         """Builds the draft of a single job.
 
@@ -88,7 +101,7 @@ class JobParser:
         due is pending and not ready. The draft writer may change the state to blocked.
 
         Passes the fields by position, in the order of NewJob. Passing them by name takes 2 µs
-        longer for each job of a batch.
+        longer.
         """
         job_defaults = self._defaults(queue, self._job_types.find(job.job_type))
         state, run_at = _initial_state(job, created_at(job_id), now)
@@ -103,60 +116,88 @@ class JobParser:
             None if job.group is UNSET else job.group,
             job_defaults.lease_seconds if job.lease_seconds is UNSET else job.lease_seconds,
             job_defaults.retry_of(job),
-            None if job.tags is UNSET else to_json_text(job.tags),
-            None if job.metadata is UNSET else to_json_text(job.metadata),
+            to_json_text(job.tags),
+            to_json_text(job.metadata),
             trace.get("traceparent"),
             trace.get("tracestate"),
             None,
-            "{}" if job.payload is UNSET else str(job.payload, "utf-8"),
-            None if job.expires_at is UNSET else job.expires_at.astimezone(UTC),
+            _payload_text(job.payload),
+            _to_utc(job.expires_at),
             job_defaults.timeout_seconds if job.timeout_seconds is UNSET else job.timeout_seconds,
-            None if job.unique is UNSET else job.unique.key,
+            _unique_key(job.unique),
         )
 
+    async def new_jobs(
+        self, table: JobTable, ids: Sequence[UUID], queue: Queue, lane: int, now: datetime, trace: Trace
+    ) -> NewJobs:
+        """Builds the rows of `new_job` for jobs of one lane, column by column.
 
-@dataclass(frozen=True, slots=True)
-class JobDefaults:
-    """Values for the fields that a job omits: from its job type, else its queue, else the settings.
-
-    Built once for each pair of queue and job type, and shared by the jobs of the pair.
-    """
-
-    priority: int
-    max_attempts: int
-    lease_seconds: int | None  # None: `lease_seconds` of the claim applies, else the setting
-    timeout_seconds: int | None
-    retry: dict[str, float]
-    retry_text: str | None
-
-    @classmethod
-    def of(cls, queue: Queue, job_type: JobType | None, settings: Settings) -> "JobDefaults":
-        type_config, queue_config = job_type.config if job_type else JobTypeConfig(), queue.config
-        retry = _encode_policy(queue_config.default_retry) | _encode_policy(job_type.retry if job_type else UNSET)
-        attempts = job_type.max_attempts if job_type else UNSET
-        return cls(
-            priority=value_or(queue_config.default_priority, 0),
-            max_attempts=value_or(attempts, value_or(queue_config.default_max_attempts, settings.default_max_attempts)),
-            lease_seconds=value_or(type_config.lease_seconds, value_or(queue_config.default_lease_seconds, None)),
-            timeout_seconds=value_or(type_config.timeout_seconds, None),
-            retry=retry,
-            retry_text=_json(retry),
-        )
-
-    def retry_of(self, job: JobCreate) -> str | None:
-        """Returns the retry policy of the job as JSON, with defaults for the fields that it omits.
-
-        For example, a job may set `base_seconds` and leave `max_seconds` to its queue.
+        Takes a third of the time: 0.5 µs for a job that has only a type, a priority and a payload.
         """
-        return self.retry_text if job.retry is UNSET else _json(self.retry | _encode_policy(job.retry))
+        size, job_types = len(ids), table.columns["job_type"]
+        defaults = {name: self._defaults(queue, self._job_types.find(name)) for name in set(job_types)}
+        groups = table.values_or("group", None)
+        held = {group for group in set(groups or [None]) if self._queues.needs_admission(queue, lane, group)}
+        states, run_ats = await _initial_states(table, ids, now)
+        if held:
+            states = [
+                "pending" if state == "ready" and group in held else state
+                for state, group in zip(states, groups or [None] * size, strict=True)
+            ]
+        columns: dict[str, Sequence[Any] | None] = {
+            "id": ids,
+            "state": states,
+            "run_at": run_ats,
+            "job_type": job_types,
+            "group_key": groups,
+            "retry": await _retry_policies(table, defaults),
+            "tags": await table.convert("tags", to_json_text),
+            "metadata": await table.convert("metadata", to_json_text),
+            "payload": await table.convert("payload", _payload_text) or ["{}"] * size,
+            "expires_at": await table.convert("expires_at", _to_utc),
+            "unique_key": await table.convert("unique", _unique_key),
+        }
+        for name in ("priority", "max_attempts", "lease_seconds", "timeout_seconds"):
+            columns[name] = table.values_or(name, _default_values(name, job_types, defaults))
+        for name, value in trace.items():
+            columns[name] = [value] * size
+        return NewJobs(dict.fromkeys(NewJob._fields) | columns)
 
 
-def _encode_policy(policy: RetryPolicy | UnsetType) -> dict[str, float]:
-    return {name: getattr(policy, name) for name in _RETRY_FIELDS if getattr(policy, name, UNSET) is not UNSET}
+def _default_values(name: str, job_types: Sequence[str], defaults: Mapping[str, JobDefaults]) -> Sequence[Any] | None:
+    """Returns the column of a default, or None if no job type has it."""
+    values = {job_type: getattr(job_defaults, name) for job_type, job_defaults in defaults.items()}
+    return None if set(values.values()) == {None} else [values[job_type] for job_type in job_types]
 
 
-def _json(fields: dict[str, float]) -> str | None:
-    return msgspec.json.encode(fields).decode() if fields else None
+async def _retry_policies(table: JobTable, defaults: Mapping[str, JobDefaults]) -> Sequence[str | None] | None:
+    if "retry" not in table.columns:
+        return _default_values("retry_text", table.columns["job_type"], defaults)
+    return await map_in_slices(lambda job: defaults[job.job_type].retry_of(job), table.jobs)
+
+
+async def _initial_states(
+    table: JobTable, ids: Sequence[UUID], now: datetime
+) -> tuple[Sequence[str], Sequence[datetime]]:
+    """Returns the state of each new job, ready or scheduled, and its `run_at`."""
+    if {"run_at", "delay_seconds"}.isdisjoint(table.columns):
+        return ["ready"] * len(ids), list(map(created_at, ids))
+    pairs = await map_in_slices(
+        lambda item: _initial_state(item[0], created_at(item[1]), now), zip(table.jobs, ids, strict=True)
+    )
+    return [state for state, _ in pairs], [run_at for _, run_at in pairs]
+
+
+def _payload_text(payload: Raw | UnsetType) -> str:
+    return "{}" if isinstance(payload, UnsetType) else str(payload, "utf-8")
+
+
+def _to_utc(instant: datetime | UnsetType) -> datetime | None:
+    return None if isinstance(instant, UnsetType) else instant.astimezone(UTC)
+
+
+def _unique_key(unique: Unique | UnsetType) -> str | None:
+    return None if isinstance(unique, UnsetType) else unique.key
 
 
 def _initial_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:

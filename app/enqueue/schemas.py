@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import ClassVar
 
+import msgspec
+
 from app.errors import Fault
 from app.http.member_rules import MemberRule, NotBoth, Requires, ValueOf, member_of
 from app.http.problems import Problem
@@ -24,6 +26,7 @@ from app.http.schema_types import (
 from app.jobs.schemas import Metadata, Tags
 from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
 
+_raw_list = msgspec.json.Decoder(list[Raw])
 DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
 
 
@@ -115,6 +118,20 @@ class BatchJob(JobCreate):
     ref: Name | UnsetType = UNSET
 
 
+class UncheckedJob(BatchJob):
+    """A job in a batch whose names are not checked yet.
+
+    For a name with a pattern msgspec calls a Python function, which takes 0.4 µs. The jobs of a
+    batch have few distinct names, so the broker checks each distinct name once.
+    """
+
+    job_type: str
+    queue: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    ref: str | UnsetType = UNSET
+    depends_on: Annotated[list[str], Meta(max_length=1000)] | UnsetType = UNSET
+
+
 class BatchOptions(RequestModel):
     """Options of a batch."""
 
@@ -136,10 +153,15 @@ class RawBatch(BatchOptions, kw_only=True):
     invalid job has its own JSON pointer.
     """
 
-    jobs: list[Raw]
+    jobs: list[Raw]  # each the text of a job, or of several jobs with commas between them
+
+    def separate_jobs(self) -> Iterator[Raw]:
+        """Yields the text of each job."""
+        for text in self.jobs:
+            yield from _raw_list.decode(b"[%b]" % text)
 
 
-class BatchResult(ResponseModel):
+class BatchResult(ResponseModel, kw_only=False):
     """The result of one job of a batch. `status`: created, duplicate, rejected."""
 
     index: Int32

@@ -1,11 +1,16 @@
 """Stores new jobs: one or a batch, at most once for each Idempotency-Key.
 
-There are two ways to store jobs:
+There are three ways to store jobs:
 
-    insert_batcher.py   one INSERT in autocommit, which concurrent calls share. Only for jobs of one
-                        lane of an existing queue that fit into one statement, without an
-                        Idempotency-Key, unique keys, parents and `max_waiting`.
-    draft_writer.py     one transaction with keys, queue locks, parents and INSERTs
+    insert_batcher.py   one INSERT in autocommit, which concurrent calls share. For jobs of one lane
+                        that fit into one statement.
+    _insert_columns     one transaction with an INSERT for each lane, or several. For a batch with
+                        several lanes or large jobs.
+    draft_writer.py     one transaction with keys, queue locks, parents and INSERTs. For jobs that
+                        need a decision each: with an Idempotency-Key, unique keys, parents or refs,
+                        in a new queue or one with `max_waiting`, or beside rejected jobs.
+
+The first two take the jobs of a batch as columns. The third takes drafts, one for each job.
 
 A batch is stored completely or not at all, unless its `atomic` is false. A job can be rejected
 because of its unique key, a full queue (`max_waiting`) or an unknown parent. The service publishes
@@ -21,13 +26,14 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import lane_of
 from app.db.pool import Transaction, retry_after_deadlock
 from app.enqueue import parents, results
-from app.enqueue.batch_parser import BatchParser, reject_inaccessible_queues
+from app.enqueue.batch_parser import BatchParser
 from app.enqueue.draft_writer import DraftWriter, RequestKey
 from app.enqueue.drafts import JobDraft, new_rows_by_lane
 from app.enqueue.insert_batcher import InsertBatcher
+from app.enqueue.job_table import NewBatch
 from app.enqueue.parser import JobParser, Trace, to_response
 from app.enqueue.results import EnqueueResult
-from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, RawBatch
+from app.enqueue.schemas import BatchAnswer, JobCreate, RawBatch
 from app.errors import NotFound, Problem
 from app.events import EventBus
 from app.http.authorization import Access
@@ -105,6 +111,9 @@ class EnqueueService:
         """
         for tries_left in reversed(range(MAX_TRIES)):
             draft = self._parser.draft(job, find(value_or(job.queue, "default")), self._infra.now(), trace)
+            if key is None and not draft.needs_transaction:  # `find` has read or created the queue by now
+                await self._insert_batcher.add(draft.lane, [draft.row], weight=1)
+                return to_response(job, draft.row, draft.queue.name), False
             await self._reject_inaccessible_parents([draft], access)
             (stored,) = await self._insert(
                 [draft], RequestKey(key, "enqueue_job", access.caller, job) if key else None, atomic=True
@@ -129,31 +138,38 @@ class EnqueueService:
     ) -> BatchAnswer:
         await self._infra.config_versions.ensure_fresh()
         atomic = value_or(batch.atomic, True)
-        jobs = reject_inaccessible_queues(await self._batch_parser.read(batch), access)
+        table = await self._batch_parser.read(batch, access)
         if atomic:
-            results.check_all(jobs)
-        insert = partial(
-            self._enqueue_batch,
-            jobs,
-            trace,
-            RequestKey(key, "enqueue_jobs", access.caller, batch) if key else None,
-            access,
-            atomic,
-        )
-        names = (value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob))
-        stored = await self._creator.run_with_queues(names, insert)
-        return await results.to_response(stored, request_id, atomic=atomic)
+            results.check_all(table.items)
+        request_key = RequestKey(key, "enqueue_jobs", access.caller, batch) if key else None
 
-    async def _enqueue_batch(
-        self,
-        jobs: Sequence[BatchJob | Problem],
-        trace: Trace,
-        key: RequestKey | None,
-        access: Access,
-        atomic: bool,
-        find: FindQueue,
+        async def insert(find: FindQueue) -> BatchAnswer:
+            new_batch = await self._batch_parser.build(table, find, trace)
+            if request_key is None and not new_batch.needs_drafts:
+                await self._insert_columns(new_batch)
+                return results.created(new_batch.ids, atomic=atomic)
+            stored = await self._insert_drafts(new_batch, request_key, access, atomic=atomic)
+            return await results.to_response(stored, request_id, atomic=atomic)
+
+        return await self._creator.run_with_queues(table.queue_names, insert)
+
+    async def _insert_columns(self, batch: NewBatch) -> None:
+        """Inserts the jobs of a batch that needs no drafts."""
+        if len(batch.jobs_by_lane) == 1:
+            ((lane, jobs),) = batch.jobs_by_lane.items()
+            if bulk_insert.fit_into_statement(jobs):
+                await self._insert_batcher.add(lane, jobs, weight=len(jobs))
+                return
+        async with self._infra.db.transaction() as transaction:
+            for lane, jobs in batch.jobs_by_lane.items():
+                await bulk_insert.enqueue_all(transaction, lane, jobs)
+        for lane, jobs in batch.jobs_by_lane.items():
+            self._insert_batcher.publish(lane, jobs)
+
+    async def _insert_drafts(
+        self, batch: NewBatch, key: RequestKey | None, access: Access, *, atomic: bool
     ) -> list[EnqueueResult]:
-        drafts = await self._batch_parser.drafts(jobs, find, trace, atomic=atomic)
+        drafts = await self._batch_parser.drafts(batch, atomic=atomic)
         if atomic:
             results.check_all(drafts)
         await self._reject_inaccessible_parents([draft for draft in drafts if isinstance(draft, JobDraft)], access)
@@ -223,34 +239,15 @@ class EnqueueService:
         """Inserts the jobs and returns a result for each.
 
         If the idempotency key was used before, inserts nothing and returns the results of the first
-        call. Inserts the jobs with one statement in autocommit if all of them have the same lane
-        and none has a key, parents, a unique key or `max_waiting`.
+        call.
         """
         drafts = [item for item in items if isinstance(item, JobDraft)]
-        if (
-            key is None
-            and not any(draft.needs_transaction for draft in drafts)
-            and await self._insert_in_one_statement(drafts)
-        ):
-            return await results.results_of(items)
         if key is not None or drafts:
             first_results = await self._writer.write_in_transaction(items, drafts, key, atomic=atomic)
             if first_results is not None:
                 return first_results
         await self.publish_committed(drafts)
         return await results.results_of(items)
-
-    async def _insert_in_one_statement(self, drafts: Sequence[JobDraft]) -> bool:
-        """Inserts the jobs in one statement.
-
-        Returns False, and inserts nothing, if the jobs have several lanes or are too large for one
-        statement. The rows are in the order of their ids, because ids are generated in that order.
-        """
-        lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
-        if len(lanes) != 1 or not bulk_insert.fit_into_statement(rows):
-            return False
-        await self._insert_batcher.add(lanes.pop(), rows, weight=len(rows))
-        return True
 
     async def _current_job(self, job_id: UUID) -> Job:
         """Reads a stored job as it is now. Raises NotFound if it is no longer stored."""

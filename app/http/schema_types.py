@@ -66,6 +66,7 @@ class ResponseModel(Struct, metaclass=_Model):
 Name = Annotated[
     str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=NAME_LENGTH, extra={"rule": NAME_RULE})
 ]
+_NAME = re.compile(NAME_PATTERN.replace("$", r"\Z"))
 Tag = Annotated[str, Meta(min_length=1, max_length=120)]
 Instant = Annotated[datetime, Meta(tz=True, extra_json_schema={"format": "date-time"})]
 Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]
@@ -113,6 +114,11 @@ def _parse_integer(text: str | int) -> int:
 NameParameter = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 IntegerParameter = Annotated[int, BeforeValidator(_parse_integer)]
 NumberParameter = Annotated[float, BeforeValidator(_parse_number)]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a valid `Name`."""
+    return len(text) <= NAME_LENGTH and _NAME.match(text) is not None
 
 
 def value_or(value: T | UnsetType, default: D) -> T | D:

@@ -39,17 +39,19 @@ class SplitBodyDecoder(Generic[T]):
         self._name, item = _list_field(kind)
         self._head = _head_before(self._name)
         self._outside = msgspec.json.Decoder(kind)
-        self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
+        self._items = None if item is msgspec.Raw else msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
     async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
         """Decodes the body chunk by chunk. Returns None if the body is invalid or cannot be split;
-        the whole body is then decoded at once."""
+        the whole body is then decoded at once.
+
+        A list of raw JSON has one element for each chunk, which the caller decodes."""
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
         try:
             async for chunk in in_slices(splitter.chunks()):
                 await _check_chunk(chunk, check)
-                items += self._items.decode(b"[%b]" % chunk)
+                items += [msgspec.Raw(chunk)] if self._items is None else self._items.decode(b"[%b]" % chunk)
             if splitter.outside is None:
                 return None
             check(splitter.outside)

@@ -25,6 +25,10 @@ class JobType:
         self.max_attempts: int | UnsetType = value_or(config.max_attempts, policy.max_attempts)
         self.retry: RetryPolicy | UnsetType = _retry_policy(policy)
 
+    @property
+    def has_payload_schema(self) -> bool:
+        return self.config.payload_schema is not UNSET
+
     def check(self, payload: Raw | UnsetType, pointer: str) -> None:
         """Raises ValidationFailed if the payload does not match the schema of the type.
 

@@ -43,7 +43,7 @@ class PollerRegistry:
 
     def _on_ready(self, event: JobsMoved) -> None:
         if self._pollers:
-            self.wake(self._queues.name_by_lane(event.lane), [job.job_type for job in event.jobs])
+            self.wake(self._queues.name_by_lane(event.lane), (job.job_type for job in event.jobs))
 
     def _on_jobs_claimable(self, event: JobsClaimable) -> None:
         self.wake(self._queues.name_by_lane(event.lane), [None] * event.count)

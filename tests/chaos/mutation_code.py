@@ -21,11 +21,14 @@ from app.dead_letters.replay import DeadLetterReplayer, ReplayTime
 from app.enqueue import uniqueness
 from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.drafts import JobDraft
+from app.enqueue.job_table import NewBatch
 from app.enqueue.parser import JobParser
 from app.enqueue.results import EnqueueResult
 from app.enqueue.service import EnqueueService
 from app.errors import DatabaseUnavailable
+from app.jobs import bulk_insert
 from app.jobs import store as jobs
+from app.jobs.new_jobs import NewJobs
 from app.jobs.rows import ClaimedRow, NewJob
 from app.jobs.schemas import Job
 from app.jobs.updater import JobUpdater
@@ -121,13 +124,17 @@ def report_unknown_as_not_done() -> None:
 
 
 def acknowledge_before_insert() -> None:
-    original = EnqueueService._insert
+    insert, insert_columns = EnqueueService._insert, EnqueueService._insert_columns
 
     async def store(self: EnqueueService, items: Sequence[Any], *arguments: Any, **rules: Any) -> list[EnqueueResult]:
-        _start_in_background(original(self, items, *arguments, **rules))
+        _start_in_background(insert(self, items, *arguments, **rules))
         return [EnqueueResult(item.row.id) for item in items]
 
+    async def store_columns(self: EnqueueService, batch: NewBatch) -> None:
+        _start_in_background(insert_columns(self, batch))
+
     EnqueueService._insert = store  # type: ignore[method-assign]
+    EnqueueService._insert_columns = store_columns  # type: ignore[method-assign]
 
 
 def split_batch_transactions() -> None:
@@ -144,15 +151,12 @@ def split_batch_transactions() -> None:
 
 
 def split_keyless_batches() -> None:
-    original = DraftWriter.write_in_transaction
+    async def insert(self: EnqueueService, batch: NewBatch) -> None:
+        for lane, new_jobs in batch.jobs_by_lane.items():
+            await bulk_insert.enqueue_all(self._infra.db, lane, new_jobs)
+            self._insert_batcher.publish(lane, new_jobs)
 
-    async def write(self: DraftWriter, items: Any, drafts: Sequence[JobDraft], key: Any, *, atomic: bool) -> Any:
-        if key is not None or any(draft.needs_transaction for draft in drafts):
-            return await original(self, items, drafts, key, atomic=atomic)
-        await self.write(self._infra.db, drafts, atomic=atomic)
-        return None
-
-    DraftWriter.write_in_transaction = write  # type: ignore[method-assign]
+    EnqueueService._insert_columns = insert  # type: ignore[method-assign]
 
 
 def replay_in_two_transactions() -> None:
@@ -245,13 +249,19 @@ def ignore_pauses() -> None:
 
 
 def change_payload() -> None:
-    original = JobParser.new_job
+    build_job, build_jobs = JobParser.new_job, JobParser.new_jobs
 
-    def new_job(*args: Any, needs_admission: bool) -> NewJob:
-        job = original(*args, needs_admission=needs_admission)
+    def change(job: NewJob) -> NewJob:
         return job._replace(payload=job.payload.replace("1.5", "2"))
 
+    def new_job(*args: Any, needs_admission: bool) -> NewJob:
+        return change(build_job(*args, needs_admission=needs_admission))
+
+    async def new_jobs(*args: Any) -> NewJobs:
+        return NewJobs.of(list(map(change, await build_jobs(*args))))
+
     JobParser.new_job = new_job  # type: ignore[assignment, method-assign]
+    JobParser.new_jobs = new_jobs  # type: ignore[assignment, method-assign]
 
 
 def skip_unique_check() -> None:

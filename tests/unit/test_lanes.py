@@ -59,6 +59,13 @@ def test_ids_beyond_the_capacity_of_a_millisecond_still_increase() -> None:
     assert lanes.created_at(ids[-1]) - NOON == timedelta(milliseconds=1)
 
 
+def test_ids_generated_together_are_those_generated_one_by_one_except_for_random_bits() -> None:
+    alone, together = JobIdGenerator(), JobIdGenerator()
+    ids = [alone.generate(7, NOON) for _ in range(10_000)]
+    batches = [together.generate_many([7] * size, NOON) for size in (1, 0, 4095, 1, 5903)]
+    assert [job_id.int >> 38 for batch in batches for job_id in batch] == [job_id.int >> 38 for job_id in ids]
+
+
 @given(any_lane, instants, instants)
 def test_first_id_of_an_instant_separates_earlier_from_later_ids(lane: int, now: datetime, instant: datetime) -> None:
     now, instant = now.replace(microsecond=0), instant.replace(microsecond=0)

@@ -30,7 +30,7 @@ def decode(text: str, chunk_bytes: int) -> list[object] | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_body, "CHUNK_BYTES", chunk_bytes)
         batch = asyncio.run(decoder.decode(pieces, check))
-    return None if batch is None else [json.loads(bytes(job)) for job in batch.jobs]
+    return None if batch is None else [json.loads(bytes(job)) for job in batch.separate_jobs()]
 
 
 @given(st.lists(values, min_size=1), st.booleans(), st.sampled_from([None, 1]), st.integers(20, 60))

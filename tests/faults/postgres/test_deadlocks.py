@@ -38,8 +38,11 @@ END
 $$;
 """
 LOCK_1_HOLDERS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted"
-# It changes its drafts. Its callers parse the jobs again, and are retried as a whole.
-RETRIED_BY_ITS_CALLERS = {"app/enqueue/draft_writer.py:write_in_transaction"}
+# The callers parse the jobs again, because writing changes the drafts. They are retried as a whole.
+RETRIED_BY_ITS_CALLERS = {
+    "app/enqueue/draft_writer.py:write_in_transaction",
+    "app/enqueue/service.py:_insert_columns",
+}
 
 
 def fail_group(api: Api) -> Json:
