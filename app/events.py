@@ -160,8 +160,10 @@ class EventBus:
             handler(event)
 
     def publish_moved(self, lane: int, jobs: Sequence[MovedJob]) -> None:
-        """Publishes one JobsMoved for each state that these jobs of one lane have reached. New jobs
-        count, too."""
+        """Publishes one JobsMoved for each state that these jobs have reached.
+
+        The jobs have one lane. They may be new: then this is their first state.
+        """
         by_state: dict[str, list[MovedJob]] = {}
         for job in jobs:
             by_state.setdefault(job.state, []).append(job)

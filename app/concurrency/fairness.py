@@ -1,4 +1,8 @@
-"""The decisions of the group scheduler, as pure functions: admissions, cool-downs and passes."""
+"""The decisions of the group scheduler, as pure functions.
+
+They decide how many jobs of a group are admitted next, in a fair queue in which pass (round), and
+when the cool-down of a group ends.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

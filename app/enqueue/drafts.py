@@ -61,9 +61,10 @@ class JobDraft:
         self.replaces = replaces
 
     def record_replaced(self, replaced: MovedJobRow | None) -> None:
-        """Records the existing job after its body was replaced.
+        """Records the result of the attempt to replace the body of the existing job.
 
-        `replaced` is None if the body was not replaced, because the existing job no longer waits.
+        `replaced` is the existing job afterwards. It is None if the job no longer waited, so that
+        its body was not replaced.
         """
         self.replaced = replaced
 

@@ -1,4 +1,4 @@
-"""Checks one requested job, and builds its row, its draft and its response.
+"""Checks one job of an enqueue request, and builds its row, its draft and its response.
 
 Writes nothing to the database.
 """

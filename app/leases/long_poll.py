@@ -7,7 +7,7 @@ The states of a claim request:
     arrived  -> claiming   in all other cases
     claiming -> answered   the claim has found jobs
     claiming -> answered   the claim has found nothing, and the wait is over
-    claiming -> answered   the claim would be rejected, but the request has already settled jobs
+    claiming -> answered   without jobs instead of rejected, if the request has settled jobs
     claiming -> waiting    the claim has found nothing, and there is time left
     claiming -> rejected   the API key was revoked or has expired, or its quota of leases is used up
     waiting  -> claiming   woken (see matching/pollers.py), or the wait is over: claims a last time
@@ -15,14 +15,15 @@ The states of a claim request:
     waiting  -> dropped    the client has disconnected
     waiting  -> refused    one of the reasons for a refusal on arrival applies now
 
-A refused claim with an Idempotency-Key still gets the leases of its first call.
+A refused claim gets no new jobs. If it repeats an Idempotency-Key, it gets the leases of the first
+call with that key.
 
 A claim that carries settlements commits them first. It waits only with `wait_after_settle`.
 
 Four layers keep claimed jobs from being lost when a client disconnects:
 
     1. No claim statement starts for a client that is not connected.
-    2. Jobs whose client disconnected during the claim are requeued at no cost.
+    2. If the client disconnects during the claim, its jobs are requeued, and no attempt is counted.
     3. A claim with an Idempotency-Key can be repeated and gets the same leases (caller_claims.py).
     4. Heartbeats with `holds_all` requeue jobs that the worker does not list (heartbeat.py).
 """
@@ -255,10 +256,10 @@ class LongPoll:
     def _consume_wake_ups(
         self, poller: Poller, rows: Sequence[ClaimedRow], names: Mapping[int, str], limit: int
     ) -> None:
-        """Reports to the poller which wake-ups its claim has consumed.
+        """Tells the poller which of its wake-ups the claim has answered.
 
         If the claim returned as many jobs as requested, or as many as fit into the response, more
-        jobs may be ready. Then the poller keeps its wake-ups without a job type.
+        jobs may be ready. Then the poller keeps the wake-ups that name no job type.
         """
         settings = self._infra.settings
         claimed_all = len(rows) < limit and not may_be_truncated(rows, limit, settings.max_batch_bytes, settings)
@@ -295,10 +296,10 @@ class LongPoll:
 
 
 def _poller(request: ClaimJobs, queue_names: Sequence[str], limit: int, client: Client, *, can_match: bool) -> Poller:
-    """Creates the poller of a request. `queue_names` may contain a name twice.
+    """Creates the poller of a claim request. `queue_names` may contain a name twice.
 
-    `can_match` says whether a sync match may lease jobs to the poller. It is false for a claim with
-    an Idempotency-Key or a quota.
+    `can_match` says whether an enqueue may store jobs as already leased to this poller. It is false
+    for a claim with an Idempotency-Key or a quota.
     """
     return Poller(
         list(dict.fromkeys(queue_names)),

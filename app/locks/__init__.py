@@ -1,1 +1,1 @@
-"""Rows that a transaction locks before it locks jobs: deduplication keys and lane locks."""
+"""Locks rows that a transaction must lock before jobs: deduplication keys, and the lane locks."""

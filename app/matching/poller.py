@@ -64,9 +64,10 @@ class Poller:
         *,
         disconnected: "asyncio.Future[None]",
     ) -> None:
-        """The poller stops waiting when `disconnected` is done: its client has disconnected.
+        """`disconnected` is done when the client has disconnected; the poller then stops waiting.
 
-        `match_capacity` limits the jobs that a sync match may give to the poller.
+        `match_capacity` is the maximum number of jobs that an enqueue may store as already leased
+        to this poller (a sync match).
         """
         self.queues = queues
         self.job_types = job_types

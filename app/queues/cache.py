@@ -179,7 +179,8 @@ class QueueCache:
         return [queue for queue in self._by_name.values() if not queue.deleted]
 
     def all_including_deleted(self) -> Sequence[Queue]:
-        """Returns all cached queues. A deleted one may have jobs of an enqueue in another process."""
+        """Returns all cached queues. A deleted queue may still get jobs, from a process that does not
+        know of the deletion yet."""
         return list(self._by_name.values())
 
     async def all_lanes(self, access: Access = FULL_ACCESS) -> list[int]:

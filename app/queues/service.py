@@ -163,8 +163,11 @@ class QueueService:
     async def _apply_config(
         self, db: Executor, row: QueueRow, config: QueueConfig, request: QueueConfig, faults: Sequence[Fault]
     ) -> QueueRow:
-        """Returns the row with `config`. `request` is what was sent: only its members can be at
-        fault."""
+        """Checks `config`, and returns the row of the queue with it.
+
+        `request` has only the members that were sent, because a fault must point at one of these.
+        `faults` are those that were found before; they are raised together with new ones.
+        """
         lanes = value_or(config.lanes, row.lanes)
         changes_lanes_with_jobs = lanes != row.lanes and await store.has_jobs(db, row.id)
         stored = msgspec.structs.replace(config, lanes=UNSET, paused=UNSET)

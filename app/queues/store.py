@@ -71,7 +71,7 @@ class NewQueue(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """The number of queues, including deleted ones (`rows`) and not (`queues`), and the highest
+    """`rows` counts all queues, `queues` those that are not deleted. Also has the highest queue
     id."""
 
     rows: int

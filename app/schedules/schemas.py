@@ -47,10 +47,10 @@ TimeZone = Annotated[
 
 
 class Misfire(StrEnum):
-    """How the broker handles runs that were not fired within 60 seconds.
+    """How the broker handles runs of a schedule that are more than 60 seconds late.
 
-    `skip`: no job is enqueued for them. `once`: a single job is enqueued for all of them, and for a
-    later run that is on time, if there is one. `all`: one job is enqueued for each.
+    `skip`: enqueues no job for them. `once`: enqueues one job for all of them; if the next run is
+    due by then, the job stands for that run, too. `all`: enqueues one job for each.
     """
 
     SKIP = "skip"

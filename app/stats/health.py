@@ -32,7 +32,7 @@ def _reasons(
 
 
 def _check_limit(limit: int | UnsetType, value: int, reason: str) -> Iterator[tuple[int, str]]:
-    """Yields the reason if the value is above the limit, at the limit or close to it."""
+    """Yields the reason and its severity if the value has reached the limit or is close to it."""
     if isinstance(limit, UnsetType):
         return
     if value > limit:

@@ -1,4 +1,4 @@
-"""Responses of statistics."""
+"""Response models of the statistics."""
 
 from app.http.schema_types import UNSET, Instant, Int32, Int64, Number, ResponseModel, UnsetType
 
