@@ -10,7 +10,7 @@ import time
 from sqlalchemy import Connection, text
 
 from alembic import context
-from app.db.migrations import LOCK_TIMEOUT, MIGRATOR_LOCK, engine, include_object
+from app.db.migrations import LOCK_TIMEOUT, MIGRATION_LOCK_KEY, engine, include_object
 from app.db.tables import metadata
 
 
@@ -22,7 +22,7 @@ def migrate(connection: Connection) -> None:
     connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
     # The migration lock belongs to the session and not to a transaction, because every revision
     # commits.
-    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
+    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATION_LOCK_KEY}):
         # An open transaction would block the other migrator's CREATE INDEX CONCURRENTLY.
         connection.commit()
         time.sleep(0.1)

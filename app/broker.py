@@ -196,7 +196,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     background = (
         # Services of every broker. A service that the due check wakes also runs at a long interval.
         BackgroundService("clock", ClockSampler(infra=infra), 1.0),
-        BackgroundService("server checks", infra.server_checks, server_checks.SECONDS),
+        BackgroundService("server checks", infra.server_checks, server_checks.CHECK_SECONDS),
         BackgroundService("config versions", infra.config_versions, config_versions.CHECK_SECONDS),
         *(BackgroundService(name, service, scan_seconds * SAFETY_RUN_EVERY) for name, service in due.services.items()),
         BackgroundService("due check", due, scan_seconds),

@@ -28,7 +28,7 @@ from app.errors import Outcome
 from app.metrics import Metrics
 
 # Whether the current task may use the reserved connections.
-uses_reserved: ContextVar[bool] = ContextVar("uses_reserved", default=False)
+may_use_reserved: ContextVar[bool] = ContextVar("may_use_reserved", default=False)
 
 
 class Semaphore:
@@ -71,36 +71,36 @@ class Semaphore:
 
 
 class ConnectionPool:
-    """Keeps at most `limit` connections, which it opens on demand. `reserved` is the number of them
-    that can be acquired only with `reserved=True`."""
+    """Keeps at most `limit` connections, which it opens on demand. `reserved_count` of them can be
+    acquired only with `use_reserved=True`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], limit: int, reserved: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], limit: int, reserved_count: int) -> None:
         self._connect = connect
         self._limit = limit
         self._all = Semaphore(limit)
-        self._unreserved = Semaphore(max(1, limit - reserved))
+        self._unreserved = Semaphore(max(1, limit - reserved_count))
         self._idle: list[Connection] = []
         self._is_closed = False
 
-    def try_acquire(self, *, reserved: bool) -> "Connection | None":
+    def try_acquire(self, *, use_reserved: bool) -> "Connection | None":
         """Acquires an idle connection. Returns None if the task must wait, for a release or for a
         new connection."""
-        if not self._all.free or not (reserved or self._unreserved.free):
+        if not self._all.free or not (use_reserved or self._unreserved.free):
             return None
         connection = self._pop_idle()
         if connection is not None:
             self._all.take()
-            if not reserved:
+            if not use_reserved:
                 self._unreserved.take()
         return connection
 
-    async def acquire(self, *, reserved: bool) -> Connection:
-        if not reserved:
+    async def acquire(self, *, use_reserved: bool) -> Connection:
+        if not use_reserved:
             await self._unreserved.acquire()
         try:
             return await self._pop_or_connect()
         except BaseException:
-            if not reserved:
+            if not use_reserved:
                 self._unreserved.release()
             raise
 
@@ -123,10 +123,10 @@ class ConnectionPool:
                 return connection
         return None
 
-    def release(self, connection: Connection, *, reserved: bool) -> None:
+    def release(self, connection: Connection, *, use_reserved: bool) -> None:
         self._idle.append(connection)
         self._all.release()
-        if not reserved:
+        if not use_reserved:
             self._unreserved.release()
 
     async def close(self) -> None:
@@ -152,7 +152,7 @@ class CheckoutRegistry:
         self._watchdog = watchdog
         self._acquire_seconds = acquire_seconds
 
-    async def wait_for_connection(self, *, reserved: bool) -> Connection:
+    async def wait_for_connection(self, *, use_reserved: bool) -> Connection:
         """Waits for a connection, at most `acquire_seconds`. Fails at once if the server is silent.
 
         `ConnectionPool.try_acquire` needs no such check: the watchdog terminates every connection
@@ -161,7 +161,7 @@ class CheckoutRegistry:
         try:
             self._watchdog.raise_if_silent()
             async with asyncio.timeout(self._acquire_seconds):
-                return await self.pool.acquire(reserved=reserved)
+                return await self.pool.acquire(use_reserved=use_reserved)
         except Exception as error:
             raise_if_unavailable(self.metrics, error, "not_done")
             raise
@@ -185,7 +185,7 @@ class Checkout:
     on the primary only.
     """
 
-    __slots__ = ("_is_unreplicated", "_outcome", "_registry", "_reserved", "began", "connection")
+    __slots__ = ("_is_unreplicated", "_outcome", "_registry", "_use_reserved", "began", "connection")
     # Both attributes are set when the `with` block begins.
     connection: Connection
     began: float
@@ -195,14 +195,14 @@ class Checkout:
         this checkout can write."""
         self._registry = registry
         self._outcome = outcome
-        self._reserved = uses_reserved.get()
+        self._use_reserved = may_use_reserved.get()
         self._is_unreplicated = False
 
     async def __aenter__(self) -> Self:
-        registry, reserved = self._registry, self._reserved
-        connection = registry.pool.try_acquire(reserved=reserved)
+        registry, use_reserved = self._registry, self._use_reserved
+        connection = registry.pool.try_acquire(use_reserved=use_reserved)
         if connection is None:
-            connection = await registry.wait_for_connection(reserved=reserved)
+            connection = await registry.wait_for_connection(use_reserved=use_reserved)
         self.began = time.monotonic()
         self.connection = connection
         registry.in_use[connection] = self
@@ -213,37 +213,37 @@ class Checkout:
     ) -> None:
         try:
             if error is not None:
-                await self._fail(error)
+                await self._raise_if_unavailable(error)
             elif self._is_unreplicated:
-                await self._fail(
+                await self._raise_if_unavailable(
                     NotReplicated("the wait for the standby was cancelled: the commit is on the primary only")
                 )
         finally:
             del self._registry.in_use[self.connection]
-            self._registry.pool.release(self.connection, reserved=self._reserved)
+            self._registry.pool.release(self.connection, use_reserved=self._use_reserved)
 
-    async def _fail(self, error: BaseException) -> None:
+    async def _raise_if_unavailable(self, error: BaseException) -> None:
         """Raises DatabaseUnavailable in place of `error` if the schema or the server is the cause.
         Otherwise returns, and `error` itself is raised. Terminates the connection if it must not be
         used again."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):
-            error = await self._explain(error)
+            error = await self._to_mismatch(error)
         if isinstance(error, Exception):
             raise_if_unavailable(self._registry.metrics, error, self._outcome)
 
-    async def _explain(self, error: asyncpg.PostgresError) -> Exception:
+    async def _to_mismatch(self, error: asyncpg.PostgresError) -> Exception:
         """Returns a SchemaMismatch that says what is wrong with the schema, or the error itself if
         the schema is not its cause."""
         try:
-            explanation = await schema_state.explain(self.connection, error)
+            detail = await schema_state.describe_mismatch(self.connection, error)
         except asyncio.CancelledError:
             self.connection.terminate()
             raise
-        if explanation is None:
+        if detail is None:
             return error
-        mismatch = SchemaMismatch(explanation)
+        mismatch = SchemaMismatch(detail)
         mismatch.__cause__ = error
         return mismatch
 

@@ -36,8 +36,8 @@ _VARIANT = 0b10 << 62
 _UNUSED_BITS = 64 - _RANDOM_BITS  # of a random number
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_halves = Struct(">QQ").pack
-_first, _int = itemgetter(0), attrgetter("int")
+_pack_halves = Struct(">QQ").pack
+_first_item, _int_of = itemgetter(0), attrgetter("int")
 
 
 def lane_of(job_id: UUID) -> int:
@@ -101,7 +101,7 @@ def shared_digest(*parts: str) -> UUID:
     return UUID(bytes=sha256("\x1f".join(parts).encode()).digest()[:16])
 
 
-def lane_of_group(group: str, lanes: int) -> int:
+def lane_index_of_group(group: str, lanes: int) -> int:
     """Returns the index of a group's lane, from 0 to `lanes` - 1. Uses the first four bytes of the
     hash, because SQL can compute with a number of that size."""
     return (shared_digest(group).int >> 96) % lanes
@@ -118,7 +118,7 @@ def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, 
     ascending order, because statements lock jobs in this order. Compares the ids as integers, which
     is ten times faster than comparing UUIDs."""
     lanes: dict[int, list[T]] = {}
-    for number, item in sorted([(job_id(item).int, item) for item in items], key=_first):
+    for number, item in sorted([(job_id(item).int, item) for item in items], key=_first_item):
         lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(item)
     return dict(sorted(lanes.items()))
 
@@ -132,7 +132,7 @@ async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple
         lanes.setdefault(lane_of(job_id), []).append(job_id)
     for lane, lane_ids in sorted(lanes.items()):
         for start in range(0, len(lane_ids), size):
-            yield lane, sorted(lane_ids[start : start + size], key=_int)
+            yield lane, sorted(lane_ids[start : start + size], key=_int_of)
 
 
 class JobIdGenerator:
@@ -141,11 +141,11 @@ class JobIdGenerator:
 
     def __init__(self) -> None:
         self._tick = 0
-        self._rng = _rng()
+        self._random_numbers = _random_numbers()
 
     def generate(self, lane: int, now: datetime) -> UUID:
         self._tick = max(_milliseconds(now) << 12, self._tick + 1)
-        return _job_id(self._tick, lane, next(self._rng))
+        return _job_id(self._tick, lane, next(self._random_numbers))
 
     def generate_many(self, lanes: Sequence[int], now: datetime) -> list[UUID]:
         """Generates one id for each lane, in the order of the lanes. Takes 0.3 µs an id instead of
@@ -158,12 +158,12 @@ class JobIdGenerator:
         )
         lowers = [
             _VARIANT | lane << _RANDOM_BITS | random_bits >> _UNUSED_BITS
-            for lane, random_bits in zip(lanes, self._rng, strict=False)  # the generator never ends
+            for lane, random_bits in zip(lanes, self._random_numbers, strict=False)  # the generator never ends
         ]
-        return list(map(pgproto.UUID, map(_halves, uppers, lowers)))
+        return list(map(pgproto.UUID, map(_pack_halves, uppers, lowers)))
 
 
-def _rng() -> Iterator[int]:
+def _random_numbers() -> Iterator[int]:
     """Yields random 64-bit numbers. Fetches 512 at a time, because each system call takes a few
     microseconds."""
     while True:
@@ -176,7 +176,7 @@ def _job_id(tick: int, lane: int, random_bits: int) -> UUID:
 
     Returns asyncpg's subclass of UUID, which is created, compared and sent in a fifth of the time.
     """
-    return pgproto.UUID(_halves(_upper_half(tick), _VARIANT | lane << _RANDOM_BITS | random_bits >> _UNUSED_BITS))
+    return pgproto.UUID(_pack_halves(_upper_half(tick), _VARIANT | lane << _RANDOM_BITS | random_bits >> _UNUSED_BITS))
 
 
 def _upper_half(tick: int) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.db.pool import Executor
 
 ROOT = Path(__file__).resolve().parents[2]
-MIGRATOR_LOCK = 0x6C6F6E67  # key of an advisory lock: "long" in ASCII
+MIGRATION_LOCK_KEY = 0x6C6F6E67  # key of an advisory lock: "long" in ASCII
 LOCK_TIMEOUT = "200ms"
 # A migration is tried this often. Each try waits at most LOCK_TIMEOUT for a lock, so that no claim
 # waits longer for a migration.
@@ -98,13 +98,13 @@ def older_than_head() -> frozenset[str | None]:
 
 def _with_retries(run: Callable[[], None]) -> None:
     """Runs a migration. If it cannot acquire a lock, tries again, up to TRIES times in all."""
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         try:
             run()
             return
         # `run_files` raises LockNotAvailableError, because it bypasses SQLAlchemy.
         except (DBAPIError, LockNotAvailableError) as error:
-            if "LockNotAvailable" not in repr(error) or not left:
+            if "LockNotAvailable" not in repr(error) or not tries_left:
                 raise
             time.sleep(0.2)
 
@@ -119,9 +119,9 @@ def run_files(revision_file: str, direction: str) -> None:
     """
     bind = op.get_bind()
     bind.execute(text("SELECT 1"))  # begins the transaction; the driver's call would not
-    adapted: Any = bind.connection.dbapi_connection
+    dbapi_connection: Any = bind.connection.dbapi_connection
     for script in _scripts(revision_file, direction):
-        adapted.run_async(lambda driver, script=script: driver.execute(script))
+        dbapi_connection.run_async(lambda driver_connection, script=script: driver_connection.execute(script))
 
 
 def run_files_in_autocommit(revision_file: str, direction: str) -> None:

@@ -14,7 +14,7 @@ import asyncpg
 from asyncpg import Record
 
 from app.db import session_settings
-from app.db.checkout import Checkout, CheckoutRegistry, ConnectionPool, uses_reserved
+from app.db.checkout import Checkout, CheckoutRegistry, ConnectionPool, may_use_reserved
 from app.db.failure_causes import describe
 from app.db.primary import Connection, PrimaryConnector, UnusableServer
 from app.db.watchdog import Watchdog
@@ -31,7 +31,7 @@ P = ParamSpec("P")
 CLOSE_SECONDS = 5
 ROWS_PER_PART = 100  # the driver takes 1.5 ms to decode a hundred jobs
 # A statement of the broker takes longer than this only if it waits for a standby or a disk.
-LONG_SECONDS = 5.0
+LONG_STATEMENT_SECONDS = 5.0
 
 # After one of these errors Postgres has rolled back the whole transaction.
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -168,8 +168,8 @@ class Database:
 
     def long_statements(self) -> int:
         """Counts the statements and transactions that have been running, or waiting for a standby,
-        for more than LONG_SECONDS. An operator should find out why."""
-        return self._checkouts.count_longer_than(LONG_SECONDS)
+        for more than LONG_STATEMENT_SECONDS. An operator should find out why."""
+        return self._checkouts.count_longer_than(LONG_STATEMENT_SECONDS)
 
     def checkout(self) -> Checkout:
         """Returns a checkout, which holds a connection of the driver during its `with` block."""
@@ -232,11 +232,11 @@ def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Co
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        token = uses_reserved.set(True)
+        token = may_use_reserved.set(True)
         try:
             return await call(*args, **kwargs)
         finally:
-            uses_reserved.reset(token)
+            may_use_reserved.reset(token)
 
     return wrapper
 

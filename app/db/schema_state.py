@@ -26,8 +26,8 @@ def schema_problem(revision: str | None) -> str | None:
     return f"{state}, this release needs {head()}: run `python -m app migrate`"
 
 
-async def explain(connection: Connection, error: asyncpg.PostgresError) -> str | None:
-    """Explains why a statement failed with one of the errors in MISMATCHES: a missing table,
+async def describe_mismatch(connection: Connection, error: asyncpg.PostgresError) -> str | None:
+    """Describes why a statement failed with one of the errors in MISMATCHES: a missing table,
     column, function or privilege. Returns None if the schema is not the cause."""
     message = error.args[0] if error.args else type(error).__name__
     try:

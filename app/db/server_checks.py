@@ -3,13 +3,13 @@ and snapshots. Reports problems in /readyz and in the log, and ages in /metrics.
 
 from app.db import session_settings
 from app.db.durability import DURABILITY_COLUMNS, ServerRow, durability_failures, durability_warnings
-from app.db.pool import LONG_SECONDS, Database
+from app.db.pool import LONG_STATEMENT_SECONDS, Database
 from app.log import log
 from app.metrics import Metrics
 from app.periodic_service import PeriodicService
 from app.settings import Settings
 
-SECONDS = 60.0
+CHECK_SECONDS = 60.0
 OTHER_CONNECTIONS = 2  # per process, besides the pool: those of the watchdog and the notifier
 
 # Only a role with pg_monitor can see the standbys; for other roles `standbys` is NULL. They cannot
@@ -73,5 +73,7 @@ class ServerChecks(PeriodicService):
             await self.run_once()
         reasons = list(self._reasons or ())
         if long_statements := self._db.long_statements():
-            reasons.append(f"{long_statements} statements have been running for more than {LONG_SECONDS:g} seconds")
+            reasons.append(
+                f"{long_statements} statements have been running for more than {LONG_STATEMENT_SECONDS:g} seconds"
+            )
         return f"degraded: {'; '.join(reasons)}" if reasons else "the settings keep acknowledged writes"

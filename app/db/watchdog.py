@@ -22,7 +22,7 @@ from app.log import log
 
 # After this many probes in a row without a reply, the server is silent. A single unanswered probe
 # proves nothing: this process may have been suspended in the meantime.
-MAX_UNANSWERED = 2
+SILENT_AFTER_PROBES = 2
 # If a probe lasts longer than its timeout times this factor, the delay was in this process, which
 # may have been suspended. One such timeout is ignored.
 LATE_FACTOR = 1.25
@@ -36,7 +36,7 @@ class Watchdog:
     def __init__(self, connector: PrimaryConnector, silent_seconds: float) -> None:
         self._connector = connector
         self._silent_seconds = silent_seconds
-        self._probe_seconds = silent_seconds / MAX_UNANSWERED
+        self._probe_seconds = silent_seconds / SILENT_AFTER_PROBES
         self._connection: Connection | None = None
         self._unanswered = 0
         self._has_ignored_late_timeout = False
@@ -47,7 +47,7 @@ class Watchdog:
     def raise_if_silent(self) -> None:
         """Raises UnusableServer if the server is silent, so that no call waits for it."""
         if self._is_silent:
-            raise UnusableServer(_explain(self._failure)) from self._failure
+            raise UnusableServer(_silence_detail(self._failure)) from self._failure
 
     async def run(self) -> None:
         """Probes the server in use and, in a concurrent loop, the other hosts of the DSN. So a hung
@@ -107,7 +107,7 @@ class Watchdog:
 
     def _on_unanswered(self, error: Exception) -> None:
         self._unanswered += 1
-        if self._unanswered < MAX_UNANSWERED or time.monotonic() - self._answered_at < self._silent_seconds:
+        if self._unanswered < SILENT_AFTER_PROBES or time.monotonic() - self._answered_at < self._silent_seconds:
             return
         if not self._is_silent:
             self._log_silent(error)
@@ -127,7 +127,7 @@ class Watchdog:
             self._connection = None
 
 
-def _explain(failure: Exception | None) -> str:
+def _silence_detail(failure: Exception | None) -> str:
     return "the database does not answer" if failure is None or isinstance(failure, TimeoutError) else describe(failure)
 
 

@@ -104,15 +104,15 @@ def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -
         raise _unavailable(metrics, error, reported) from error
 
 
-def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
+def _outcome(error: Exception, default_outcome: Outcome) -> Outcome | None:
     """Returns the write outcome of the failed statement:
 
-    - `unreported`, if the server did not report whether it did anything
+    - `default_outcome`, if the server did not report whether it did anything
     - `not_done`, if the server reported that it did nothing
     - None, if the database is available and the statement is the cause of the error
     """
     if isinstance(error, _UNREPORTED):
-        return unreported
+        return default_outcome
     if isinstance(error, SchemaMismatch):
         return "not_done"
     if not isinstance(error, asyncpg.PostgresError):
@@ -121,7 +121,7 @@ def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
     # If the disk of the WAL is full or fails, the whole server stops with a PANIC. A commit at that
     # moment may be on the disk or not.
     if state in _SESSION_ENDED or error.severity_en == "PANIC":
-        return unreported
+        return default_outcome
     return "not_done" if state.startswith(_REJECTED) else None
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import lane_of, lane_of_group, lanes_of, queue_id_of
+from app.db.lanes import lane_index_of_group, lane_of, lanes_of, queue_id_of
 from app.errors import NotFound
 from app.http.authorization import FULL_ACCESS, Access
 from app.http.schema_types import value_or
@@ -69,7 +69,7 @@ class Queue:
     def choose_lane(self, group: str | None) -> int:
         """Chooses the lane of a new job: the lane of its group, or a random lane if it has none."""
         if group is not None:
-            return self.all_lanes[lane_of_group(group, self.row.group_lanes)]
+            return self.all_lanes[lane_index_of_group(group, self.row.group_lanes)]
         return self.all_lanes[rng.randrange(self.lanes) if self.lanes > 1 else 0]
 
 
