@@ -31,7 +31,9 @@ class LifecycleLog:
         self._log.info("broker started")
 
     def draining(self, reason: str) -> None:
-        self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.open_claims, **self._open())
+        self._log.info(
+            "broker draining", reason=reason, parked_polls=self._broker.pollers.open_claims, **self._open_counts()
+        )
 
     def stopped(self, leases: int | None) -> dict[str, Any]:
         """Logs the numbers of open requests, open connections and leases. Returns these numbers and
@@ -40,7 +42,7 @@ class LifecycleLog:
         `leases` is the number of leases on the database, of all brokers: workers keep their leases
         when a broker stops, and settle them with any other broker.
         """
-        running = {"leases": leases, **self._open()}
+        running = {"leases": leases, **self._open_counts()}
         self._log.info("broker stopped", **running)
         return {"schema": self._revision, **running}
 
@@ -65,7 +67,7 @@ class LifecycleLog:
                 return await migrations.current_revision(self._broker.infra.db) or "none"
         return None
 
-    def _open(self) -> dict[str, int]:
+    def _open_counts(self) -> dict[str, int]:
         """Returns the number of open requests, including parked polls, and the number of open
         connections."""
         return {"requests": len(self._state.tasks), "connections": len(self._state.connections)}

@@ -6,8 +6,8 @@ timer checks the first connections of all queues every 0.1 s.
 Responses that clients have not read are limited in time by `SendBuffer`, for each connection, and
 in memory by `UnreadBytes`, for all connections together. The states of a `SendBuffer`:
 
-    writable -> stalled    a write leaves more than UNCOUNTED_RESPONSE_BYTES in the buffer of the
-                           transport
+    writable -> stalled    a write leaves more than COUNTED_RESPONSES_ABOVE bytes in the buffer of
+                           the transport
     stalled  -> writable   the client has read nearly all bytes in the buffer
     stalled  -> reset      the client has read too little within the send timeout; or all
                            connections together hold too many bytes, and this one stalled first
@@ -43,10 +43,10 @@ MAX_PIPELINED = 100
 MAX_TINY_CHUNKS = 4096
 # An incomplete small body of more than 4 KiB counts as buffered, because its caller is not
 # authenticated yet. Smaller bodies do not count: in 20,000 connections they have at most 80 MB.
-UNCOUNTED_BODY_BYTES = 4 * KIB
+COUNTED_BODY_ABOVE = 4 * KIB
 # Responses count as unread if there are more than 4 KiB in the buffer of their connection. Smaller
 # buffers do not count: in 20,000 connections they have at most 80 MB.
-UNCOUNTED_RESPONSE_BYTES = 4 * KIB
+COUNTED_RESPONSES_ABOVE = 4 * KIB
 TICK_SECONDS = 0.1
 
 
@@ -120,19 +120,19 @@ class UnreadBytes:
         self._by_connection: dict[SendBuffer, int] = {}
         self.total = 0
 
-    def count(self, buffer: "SendBuffer", size: int) -> None:
+    def set_bytes(self, buffer: "SendBuffer", size: int) -> None:
         """Sets the number of bytes that a stalled connection holds."""
         self.total += size - self._by_connection.get(buffer, 0)
         self._by_connection[buffer] = size
         while self.total > self._max_bytes:
             self.reset(next(iter(self._by_connection)))
 
-    def uncount(self, buffer: "SendBuffer") -> None:
+    def remove(self, buffer: "SendBuffer") -> None:
         self.total -= self._by_connection.pop(buffer, 0)
 
     def reset(self, buffer: "SendBuffer") -> None:
         """Resets the connection. After a close the unread responses would stay in memory."""
-        self.uncount(buffer)
+        self.remove(buffer)
         self._resets.inc()
         buffer.transport.abort()
 
@@ -151,7 +151,7 @@ class SendBuffer:
         self._loop = loop
         self._unsent_at_timeout_start = 0  # bytes
         self._held_bytes = 0  # bytes of its response that a waiting handler keeps in memory
-        transport.set_write_buffer_limits(high=UNCOUNTED_RESPONSE_BYTES)
+        transport.set_write_buffer_limits(high=COUNTED_RESPONSES_ABOVE)
 
     @property
     def is_stalled(self) -> bool:
@@ -162,11 +162,11 @@ class SendBuffer:
         self._writable = self._writable or self._loop.create_future()
         self._unsent_at_timeout_start = self.transport.get_write_buffer_size()
         self._limits.send_timeouts.join(self, self._loop.time())
-        self._count()
+        self._update_unread()
 
     def resume(self) -> None:
         self._limits.send_timeouts.leave(self)
-        self._limits.unread.uncount(self)
+        self._limits.unread.remove(self)
         self._held_bytes = 0
         writable, self._writable = self._writable, None
         if writable is not None and not writable.done():
@@ -176,7 +176,7 @@ class SendBuffer:
         """Waits while stalled. `held_bytes` is how many bytes of the response stay in memory during
         the wait."""
         self._held_bytes = held_bytes
-        self._count()
+        self._update_unread()
         if self._writable is not None:
             await self._writable
 
@@ -184,13 +184,13 @@ class SendBuffer:
         """Resets the connection, unless the client has read enough since the timeout began."""
         unsent = self.transport.get_write_buffer_size()
         if self._unsent_at_timeout_start - unsent >= self._limits.min_progress_bytes:
-            self._limits.unread.uncount(self)  # `stall` then adds it at the end of the order
+            self._limits.unread.remove(self)  # `stall` then adds it at the end of the order
             self.stall()  # the timeout starts again
         else:
             self._limits.unread.reset(self)
 
-    def _count(self) -> None:
-        self._limits.unread.count(self, self.transport.get_write_buffer_size() + self._held_bytes)
+    def _update_unread(self) -> None:
+        self._limits.unread.set_bytes(self, self.transport.get_write_buffer_size() + self._held_bytes)
 
 
 class ConnectionLimits:

@@ -19,7 +19,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise _explain(error, host, port) from error
+        raise _listen_error(error, host, port) from error
     return listener
 
 
@@ -30,7 +30,7 @@ def listen(listener: socket.socket) -> None:
     try:
         listener.listen()
     except OSError as error:
-        raise _explain(error, host, port) from error
+        raise _listen_error(error, host, port) from error
 
 
 def base_url(listener: socket.socket) -> str:
@@ -38,5 +38,5 @@ def base_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _explain(error: OSError, host: str, port: int) -> OSError:
+def _listen_error(error: OSError, host: str, port: int) -> OSError:
     return OSError(f"cannot listen on {host} port {port}: {error.strerror}; change LONGSHORE_HOST or LONGSHORE_PORT")

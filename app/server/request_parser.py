@@ -14,7 +14,7 @@ import httptools
 from starlette.types import Scope
 
 from app.errors import BadRequest, HeadersTooLarge, Problem, UrlTooLong
-from app.server.limits import MAX_TINY_CHUNKS, SMALL_BODY, UNCOUNTED_BODY_BYTES, ConnectionLimits, Header
+from app.server.limits import COUNTED_BODY_ABOVE, MAX_TINY_CHUNKS, SMALL_BODY, ConnectionLimits, Header
 
 if TYPE_CHECKING:
     from app.server.connection import HardenedConnection
@@ -174,7 +174,7 @@ class RequestParser:
             error = self._connection.on_body(data)
         else:
             self._small_body.append(data)
-            error = self._count_body() if self._body_bytes > UNCOUNTED_BODY_BYTES else None
+            error = self._count_body() if self._body_bytes > COUNTED_BODY_ABOVE else None
         if error is not None:
             self._stop(error)
 

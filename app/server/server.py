@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         self._limits = ConnectionLimits(
             settings, app.state.broker.infra.metrics, _raise_file_limit(settings.max_connections)
         )
-        super().__init__(_config(app, settings, connection_class(self._limits, app.state.dispatcher)))
+        super().__init__(_config(app, settings, make_connection_class(self._limits, app.state.dispatcher)))
         self._app = app
         self._on_listening = on_listening
         self._on_stopped = on_stopped
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         self._app.state.broker.drain()
 
 
-def connection_class(limits: ConnectionLimits, dispatcher: RequestDispatcher) -> type[HardenedConnection]:
+def make_connection_class(limits: ConnectionLimits, dispatcher: RequestDispatcher) -> type[HardenedConnection]:
     """Returns a subclass of HardenedConnection that uses these limits and this dispatcher. uvicorn
     needs a class, from which it creates the connections."""
 
@@ -96,12 +96,12 @@ def connection_class(limits: ConnectionLimits, dispatcher: RequestDispatcher) ->
     return ServerConnection
 
 
-def _config(app: FastAPI, settings: Settings, http: type[HardenedConnection]) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings, connection_class: type[HardenedConnection]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=http,
+        http=connection_class,
         ws="none",
         proxy_headers=False,  # the broker does not use the client's address
         log_config=None,

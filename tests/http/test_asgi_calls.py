@@ -16,7 +16,7 @@ from app.metrics import Metrics
 from app.server.asgi import call_asgi
 from app.server.exchange import Exchange
 from app.server.limits import ConnectionLimits
-from app.server.server import connection_class
+from app.server.server import make_connection_class
 from tests.conftest import TEST_SETTINGS, wait_until
 from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, RawResponse, chunk, chunked, post
@@ -35,8 +35,8 @@ class AppDispatcher:
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[Connect]:
     """Serves the app with our connections, on a real socket in a thread."""
-    http = connection_class(ConnectionLimits(TEST_SETTINGS, Metrics(), 100), AppDispatcher(app))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None))
+    connection_class = make_connection_class(ConnectionLimits(TEST_SETTINGS, Metrics(), 100), AppDispatcher(app))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=connection_class, lifespan="off", log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
