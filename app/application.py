@@ -43,7 +43,7 @@ from app.settings import Settings
 from app.stats import routes as stats_routes
 from app.workers import routes as worker_routes
 
-PACKAGES = (
+ROUTE_MODULES = (
     enqueue_routes,
     job_routes,
     lease_routes,
@@ -85,10 +85,10 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     app.state.dispatcher = Dispatcher(app, broker.infra.metrics, _fast_routes())
     problems.install(app)
     openapi.install(app)
-    for package in (*PACKAGES, health, docs):
-        app.include_router(package.router)
+    for module in (*ROUTE_MODULES, health, docs):
+        app.include_router(module.router)
     app.state.methods = _methods(
-        [*app.routes, *(route for package in (*PACKAGES, health, docs) for route in package.router.routes)]
+        [*app.routes, *(route for module in (*ROUTE_MODULES, health, docs) for route in module.router.routes)]
     )
     return app
 
@@ -104,7 +104,7 @@ def _methods(routes: Iterable[BaseRoute]) -> Methods:
 
 
 def _fast_routes() -> list[FastRoute]:
-    return [route for package in PACKAGES for route in package.router.routes if isinstance(route, FastRoute)]
+    return [route for module in ROUTE_MODULES for route in module.router.routes if isinstance(route, FastRoute)]
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -52,7 +52,7 @@ class _LossyFile:
             self._file.flush()
 
 
-def capture_everything_else() -> None:
+def log_warnings_and_crashes() -> None:
     """Writes warnings and uncaught exceptions as JSON lines, too.
 
     A log pipeline that reads the stderr of `serve` may expect JSON on every line."""

@@ -240,7 +240,7 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _fits(self) -> "Settings":
+    def _check_lease_order(self) -> "Settings":
         if not self.min_lease_seconds <= self.default_lease_seconds <= self.max_lease_seconds:
             raise ValueError(
                 "LONGSHORE_DEFAULT_LEASE_SECONDS must be between LONGSHORE_MIN_LEASE_SECONDS "

@@ -67,7 +67,7 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
     failures_are_logged.set(not sys.stderr.isatty())
     settings = load_settings(host=host, port=port)
     log.configure(settings.log_level)
-    log.capture_everything_else()
+    log.log_warnings_and_crashes()
     exit_on_signals()
     with (
         exit_on_error(),
