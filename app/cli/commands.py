@@ -20,15 +20,15 @@ from app.cli.support import (
     WRONG_SETTINGS,
     command_line,
     database,
-    display,
     embedded_folder,
     exit_on_error,
     fail,
     failures_are_logged,
+    format_value,
     load_settings,
     run_with_broker,
     upgrade,
-    variable,
+    variable_name,
 )
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def sql(name: Annotated[str, typer.Argument(help="The name of a statement, for e
 def config() -> None:
     """Print the effective settings, with secrets redacted."""
     for name, value in load_settings():
-        print(f"{variable(name)}={display(value)}")
+        print(f"{variable_name(name)}={format_value(value)}")
 
 
 def restore_commands(backup: Path) -> list[str]:

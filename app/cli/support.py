@@ -47,7 +47,7 @@ def load_settings(**overrides: str | int | None) -> "Settings":
         settings = Settings(**options)
     except ValidationError as error:
         problems = (
-            f"{variable(str(item['loc'][0]))}: {explain_setting(item)}" if item["loc"] else explain_setting(item)
+            f"{variable_name(str(item['loc'][0]))}: {explain_setting(item)}" if item["loc"] else explain_setting(item)
             for item in error.errors()
         )
         fail("; ".join(problems), WRONG_SETTINGS)
@@ -63,7 +63,7 @@ def check_hosts(settings: "Settings") -> None:
         try:
             hosts(url.get_secret_value() if url else "")
         except ValueError as error:
-            fail(f"{variable(name)}: {error}", WRONG_SETTINGS)
+            fail(f"{variable_name(name)}: {error}", WRONG_SETTINGS)
 
 
 def explain_setting(error: Mapping[str, Any]) -> str:
@@ -87,11 +87,11 @@ def warn(message: str) -> None:
         print(f"longshore: warning: {message}", file=sys.stderr)
 
 
-def variable(name: str) -> str:
+def variable_name(name: str) -> str:
     return "DATABASE_URL" if name.lower() == "database_url" else f"LONGSHORE_{name.upper()}"
 
 
-def display(value: object) -> str:
+def format_value(value: object) -> str:
     from pydantic import SecretStr
 
     if value is None:
@@ -221,7 +221,7 @@ def admin_key_command(settings: "Settings") -> str:
     The text names the variables with secrets, but does not contain their values."""
     from app.settings import Settings
 
-    secrets = [variable(name) for name in ("database_url", "key_pepper") if getattr(settings, name) is not None]
+    secrets = [variable_name(name) for name in ("database_url", "key_pepper") if getattr(settings, name) is not None]
     needs_folder = settings.database_url is None and settings.data_dir != Settings.model_fields["data_dir"].default
     folder = f"LONGSHORE_DATA_DIR={shlex.quote(str(settings.data_dir))} " if needs_folder else ""
     command = f"`{folder}{command_line('keys', 'create', '--name', 'admin', '--admin')}`"
@@ -246,12 +246,12 @@ def exit_on_error() -> Iterator[None]:
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
     except Exception as error:
-        if not is_database_error(error):
+        if not is_fixable_database_error(error):
             raise
         fail(f"the database cannot be used: {str(error).strip().splitlines()[0]}", FAILED)
 
 
-def is_database_error(error: Exception) -> bool:
+def is_fixable_database_error(error: Exception) -> bool:
     """Whether an error comes from the database and has a cause that the operator can fix.
 
     Such causes are: no connection, no access, no such database, no disk space or memory, a lock
