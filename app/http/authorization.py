@@ -86,14 +86,14 @@ class Access:
             raise Unauthenticated("the API key was revoked or has expired while the call waited")
 
     def allows(self, queue: str) -> bool:
-        return self.all_queues or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)
+        return self.all_queues or any(_compile_pattern(pattern).fullmatch(queue) for pattern in self.patterns)
 
     def check(self, queue: str, pointer: str) -> None:
         if not self.allows(queue):
             raise Forbidden.at(pointer, f"this API key has no access to queue {queue}")
 
     @property
-    def regex(self) -> str | None:
+    def sql_regex(self) -> str | None:
         """A regular expression for SQL that matches the names of accessible queues. None if all
         queues are accessible."""
         return (
@@ -112,7 +112,7 @@ def _escape(pattern: str) -> str:
 
 
 @lru_cache(maxsize=10_000)
-def _regex(pattern: str) -> "re.Pattern[str]":
+def _compile_pattern(pattern: str) -> "re.Pattern[str]":
     """Compiles a pattern to a regular expression that backtracks only for the last star.
 
     Each other star becomes an atomic group, together with the text up to the next star. With `.*`

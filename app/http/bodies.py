@@ -18,8 +18,8 @@ from fastapi.params import Depends
 from msgspec import UNSET, Raw, inspect
 
 from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, UnsupportedMediaType, ValidationFailed
-from app.http import strict_json
-from app.http.body_errors import BodyErrors, TooManyValues, format_pointer
+from app.http import json_pointer, strict_json
+from app.http.body_errors import BodyErrors, TooManyValues
 from app.http.instants import is_in_range
 from app.http.read_only import EditedBody
 from app.http.schema_types import EmptyObject
@@ -71,22 +71,22 @@ def edited_body(
     kind: type[msgspec.Struct],
     response: type[msgspec.Struct],
     *,
-    advancing: Collection[str] = (),
-    pause_dependent: Collection[str] = (),
+    advancing_members: Collection[str] = (),
+    pause_dependent_members: Collection[str] = (),
     is_patch: bool = False,
     null_hint: str = "",
 ) -> Any:
     """Declares a parameter of a route's function: the body of a PUT or PATCH, as an `EditedBody`.
-    The body may have all members that GET returns.
-
-    The module `read_only` explains `advancing` and `pause_dependent`. An empty body of a PUT is an
-    error: decoded like `{}`, it would unset every member.
+    The body may have all members that GET returns. The module `read_only` explains
+    `advancing_members` and `pause_dependent_members`. An empty body of a PUT is an error: decoded
+    like `{}`, it would unset every member.
     """
     decoder = BodyDecoder(kind, null_hint=null_hint)
     read_only = set(response.__struct_fields__) - set(kind.__struct_fields__)
 
     def decode(data: bytes) -> EditedBody[Any]:
-        return EditedBody(*decoder.decode_with(read_only, data), advancing, pause_dependent)
+        decoded = decoder.decode_with_extra_members(read_only, data)
+        return EditedBody(*decoded, advancing_members, pause_dependent_members)
 
     return _body(decode, decode(b"{}") if is_patch else None, "max_body_bytes", allow_nul=False)
 
@@ -184,7 +184,7 @@ class BodyDecoder(Generic[T]):
             body = self._decoder.decode(data)
         except msgspec.ValidationError as error:
             errors = BodyErrors(suggest=suggest, null_hint=self._null_hint)
-            return self._read_again(errors, data, pointer, str(error))
+            return self._decode_with_all_errors(errors, data, pointer, str(error))
         except msgspec.DecodeError:
             raise MalformedJson(_NOT_JSON) from None
         if (
@@ -192,24 +192,24 @@ class BodyDecoder(Generic[T]):
             and self._get_instant_fields(body) != self._all_unset
             and not self._is_in_range(body)
         ):
-            return self._read_again(BodyErrors(), data, pointer, "")
+            return self._decode_with_all_errors(BodyErrors(), data, pointer, "")
         return body
 
-    def decode_with(
-        self, others: Container[str], data: bytes
+    def decode_with_extra_members(
+        self, extra_names: Container[str], data: bytes
     ) -> tuple[T | None, ValidationFailed | None, dict[str, Raw]]:
-        """Decodes a body that may have the members `others`, which are not fields of the model.
-        Returns the body or None, the problem or None, and these members. The members are separate
-        from the body, because the model rejects unknown fields."""
-        errors = BodyErrors(others, null_hint=self._null_hint)
+        """Decodes a body that may have the members `extra_names`, which are not fields of the
+        model. Returns the body or None, the problem or None, and these members. The members are
+        separate from the body, because the model rejects unknown fields."""
+        errors = BodyErrors(extra_names, null_hint=self._null_hint)
         try:
-            return self._read_again(errors, data, "", ""), None, errors.others
+            return self._decode_with_all_errors(errors, data, "", ""), None, errors.extra_members
         except ValidationFailed as problem:
-            return None, problem, errors.others
+            return None, problem, errors.extra_members
         except msgspec.DecodeError:
             raise MalformedJson(_NOT_JSON) from None
 
-    def _read_again(self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str) -> T:
+    def _decode_with_all_errors(self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str) -> T:
         """Decodes the body with `body_errors`, which reports all errors and accepts integral floats
         as integers. `message` is the error of msgspec, if there is one."""
         try:
@@ -254,7 +254,7 @@ def _fault(message: str, base: str) -> Fault:
     """
     path = _PATH.search(message)
     pointer = base + "".join(f"/{name or index}" for name, index in _STEP.findall(path[1] if path else ""))
-    return Fault(pointer, "invalid", f"{format_pointer(pointer)} is invalid")
+    return Fault(pointer, "invalid", f"{json_pointer.format_pointer(pointer)} is invalid")
 
 
 # Responses

@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, inspect
 
 from app.errors import MAX_FAULTS, Fault
 from app.http import instants
+from app.http.json_pointer import escape_pointer_step, format_pointer
 
 T = TypeVar("T")
 
@@ -47,15 +48,15 @@ class TooManyValues(Exception):
 class BodyErrors:
     """Walks through one body, counts its errors and keeps the first MAX_FAULTS of them."""
 
-    def __init__(self, others: Container[str] = (), *, suggest: bool = True, null_hint: str = "") -> None:
-        """`others`: names of members that are accepted although the model has no such field.
+    def __init__(self, extra_names: Container[str] = (), *, suggest: bool = True, null_hint: str = "") -> None:
+        """`extra_names`: names of members that are accepted although the model has no such field.
         `suggest`: the error for an unknown field names the most similar field of the model.
         `null_hint` is added to the error for a null."""
         self.count = 0
         self.rule_count = 0  # errors about rules across members; `count` includes them
         self.faults: list[Fault] = []
-        self.others: dict[str, Raw] = {}
-        self._other_names = others
+        self.extra_members: dict[str, Raw] = {}
+        self._extra_names = extra_names
         self._suggest = suggest
         self._null_hint = null_hint
         self._values_left = MAX_VALUES
@@ -85,14 +86,14 @@ class BodyErrors:
         if members is None:
             return None
         if not pointer:
-            self.others = {name: members.pop(name) for name in list(members) if name in self._other_names}
+            self.extra_members = {name: members.pop(name) for name in list(members) if name in self._extra_names}
         fields = {field.encode_name: field for field in kind.fields}
         for name in members:
             if name not in fields:
                 self._add(
-                    f"{pointer}/{escape_pointer_step(name)}",
+                    _member_pointer(pointer, name),
                     "unknown_field",
-                    partial(unknown_field_detail, name, fields if self._suggest else (), _place_of(pointer)),
+                    partial(unknown_field_detail, name, fields if self._suggest else (), _name_prefix(pointer)),
                 )
         for name, field in fields.items():
             if field.required and name not in members:
@@ -129,13 +130,14 @@ class BodyErrors:
             return None
         self._check_size(kind, len(members), "member", pointer)
         return {
-            name: self.walk(kind.value_type, value, f"{pointer}/{escape_pointer_step(name)}")
-            for name, value in members.items()
+            name: self.walk(kind.value_type, value, _member_pointer(pointer, name)) for name, value in members.items()
         }
 
     def _check_size(self, kind: inspect.ListType | inspect.DictType, size: int, unit: str, pointer: str) -> None:
         if not _fits(size, kind.min_length, kind.max_length):
-            self._reject(pointer, f"must have {_span(kind.min_length, kind.max_length, unit)}; it has {size}")
+            self._reject(
+                pointer, f"must have {_format_count_range(kind.min_length, kind.max_length, unit)}; it has {size}"
+            )
 
     def _parts(self, decoder: "msgspec.json.Decoder[T]", raw: bytes | Raw, pointer: str) -> T | None:
         try:
@@ -164,18 +166,12 @@ class BodyErrors:
             self.faults.append(Fault(pointer, code, detail()))
 
 
-def escape_pointer_step(name: str) -> str:
-    """Escapes a name for a JSON pointer (RFC 6901)."""
-    return name[:MAX_SHOWN].replace("~", "~0").replace("/", "~1")
+def _member_pointer(pointer: str, name: str) -> str:
+    """Returns the pointer to a member of an object. Cuts the name, because the caller chose it."""
+    return f"{pointer}/{escape_pointer_step(name[:MAX_SHOWN])}"
 
 
-def format_pointer(pointer: str) -> str:
-    """Formats a JSON pointer for people: `/jobs/3/queue` becomes `jobs[3].queue`."""
-    steps = pointer.split("/")[1:]
-    return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in steps).lstrip(".") or "the body"
-
-
-def _place_of(pointer: str) -> str:
+def _name_prefix(pointer: str) -> str:
     """Returns the prefix that errors put before the names of an object's members: `jobs[3].` for
     the object at `/jobs/3`."""
     return f"{format_pointer(pointer)}." if pointer else ""
@@ -185,26 +181,26 @@ def _missing_field_detail(pointer: str) -> str:
     return f"required field {format_pointer(pointer)} is missing"
 
 
-def unknown_field_detail(name: str, known: Iterable[str], place: str = "") -> str:
+def unknown_field_detail(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Formats the error for an unknown field, and suggests the most similar known name, if there is
-    one. `place` is the prefix of the name: `jobs[3].` for a field of the fourth job."""
+    one. `prefix` stands before the name: `jobs[3].` for a field of the fourth job."""
     similar = _similar_name(name, known)
-    return f"unknown field {place}{name[:MAX_SHOWN]}" + (f"; did you mean {similar}?" if similar else "")
+    return f"unknown field {prefix}{name[:MAX_SHOWN]}" + (f"; did you mean {similar}?" if similar else "")
 
 
 def _similar_name(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name that is most similar to `name`, or None if none is similar. Prefers
     the shortest one that begins with `name`: `delay_seconds` for `delay`. Ignores case and
     separators, so that `JOB-TYPE` is similar to `job_type`."""
-    letters, by_letters = _letters(name), {_letters(other): other for other in known}
+    normalized, by_normalized = _normalize_name(name), {_normalize_name(other): other for other in known}
     if len(name) > MAX_SHOWN:
         return None
-    longer = [other for other in by_letters if len(letters) > 2 and other.startswith(letters)]
-    near = sorted(longer, key=len) or get_close_matches(letters, by_letters, n=1, cutoff=MIN_SIMILARITY)
-    return by_letters[near[0]] if near else None
+    longer = [other for other in by_normalized if len(normalized) > 2 and other.startswith(normalized)]
+    near = sorted(longer, key=len) or get_close_matches(normalized, by_normalized, n=1, cutoff=MIN_SIMILARITY)
+    return by_normalized[near[0]] if near else None
 
 
-def _letters(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
@@ -256,12 +252,12 @@ def _describe(value: object) -> str:
 
 
 def _bounds_violation(kind: inspect.IntType | inspect.FloatType, value: Any) -> str | None:
-    return None if _fits(value, kind.ge, kind.le) else f"must be {_range(kind.ge, kind.le)}"
+    return None if _fits(value, kind.ge, kind.le) else f"must be {_format_value_range(kind.ge, kind.le)}"
 
 
 def _text_violation(kind: inspect.StrType, value: str) -> str | None:
     if not _fits(len(value), kind.min_length, kind.max_length):
-        return f"must have {_span(kind.min_length, kind.max_length, 'character')}; it has {len(value)}"
+        return f"must have {_format_count_range(kind.min_length, kind.max_length, 'character')}; it has {len(value)}"
     return f"must match {kind.pattern}" if kind.pattern is not None and not re.search(kind.pattern, value) else None
 
 
@@ -285,7 +281,7 @@ def _fits(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def _span(low: float | None, high: float | None, unit: str = "") -> str:
+def _format_count_range(low: float | None, high: float | None, unit: str = "") -> str:
     """Formats a range such as "1 to 5 items". `unit` is a noun in the singular."""
     last = low if high is None else high
     noun = f" {unit}{'' if last == 1 else 's'}" if unit else ""
@@ -294,5 +290,5 @@ def _span(low: float | None, high: float | None, unit: str = "") -> str:
     return f"{low} to {high}{noun}"
 
 
-def _range(low: float | None, high: float | None) -> str:
-    return _span(low, high) if low is None or high is None else f"from {low} to {high}"
+def _format_value_range(low: float | None, high: float | None) -> str:
+    return _format_count_range(low, high) if low is None or high is None else f"from {low} to {high}"

@@ -145,7 +145,7 @@ class Dispatcher:
         self._verbose = log.is_enabled_for(logging.DEBUG)
         # Histograms by route and status class. They are kept here, because finding a histogram by
         # its labels takes longer than observing a value.
-        self._timers: dict[tuple[str, int], Histogram] = {}
+        self._duration_histograms: dict[tuple[str, int], Histogram] = {}
 
     def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Calls the fast route of a request. If the request has no fast route or has a query
@@ -216,10 +216,12 @@ class Dispatcher:
         """Adds the duration of a request to the metrics. Logs the request if it ended with a server
         error, or if the log level is DEBUG."""
         seconds = time.perf_counter() - started
-        timer = self._timers.get((route, status // 100))
-        if timer is None:
-            timer = self._timers[route, status // 100] = self._metrics.requests.labels(route, f"{status // 100}xx")
-        timer.observe(seconds)
+        status_class = status // 100
+        histogram = self._duration_histograms.get((route, status_class))
+        if histogram is None:
+            histogram = self._metrics.requests.labels(route, f"{status_class}xx")
+            self._duration_histograms[route, status_class] = histogram
+        histogram.observe(seconds)
         if status >= 500 or self._verbose:
             level = logging.WARNING if status >= 500 else logging.DEBUG
             fields = {"method": scope["method"], "path": scope["path"], "status": status}

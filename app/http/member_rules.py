@@ -104,7 +104,7 @@ class Requires(MemberRule):
 
 
 @dataclass(frozen=True)
-class RequiredByValue(MemberRule):
+class RequiredForValue(MemberRule):
     """Some values of `member` require another member. `required` maps each of these values to the
     name of the other member."""
 

@@ -35,14 +35,14 @@ class EditedBody(Generic[T]):
         body: T | None,
         problem: ValidationFailed | None,
         read_only: dict[str, Raw],
-        advancing: Collection[str] = (),
-        pause_dependent: Collection[str] = (),
+        advancing_members: Collection[str] = (),
+        pause_dependent_members: Collection[str] = (),
     ) -> None:
         self._body = body
         self._problem = problem
         self._read_only = read_only
-        self._advancing = advancing
-        self._pause_dependent = pause_dependent
+        self._advancing_members = advancing_members
+        self._pause_dependent_members = pause_dependent_members
 
     @property
     def body(self) -> T:
@@ -50,31 +50,31 @@ class EditedBody(Generic[T]):
         return self._body
 
     async def read_only_faults(
-        self, get: Callable[[], Awaitable[Struct]], *, missing: dict[str, str] | None = None
+        self, get: Callable[[], Awaitable[Struct]], *, members_if_missing: dict[str, str] | None = None
     ) -> list[Fault]:
         """Returns a fault for each read-only member that must be rejected. `get` returns the
         current resource. Raises ValidationFailed for an invalid body.
 
-        `missing` is for a PUT that may create the resource. If `get` raises NotFound, the read-only
-        members in `missing` are compared with their values there, and all others are ignored.
-        Without `missing`, NotFound is passed on.
+        `members_if_missing` is for a PUT that may create the resource. If `get` raises NotFound,
+        the read-only members in `members_if_missing` are compared with their values there, and all
+        others are ignored. Without `members_if_missing`, NotFound is passed on.
         """
-        faults = await self._changed_members(get, missing) if self._read_only else []
+        faults = await self._changed_members(get, members_if_missing) if self._read_only else []
         if self._problem is not None:
             raise_for_faults([*self._problem.faults, *faults], self._problem.fault_count - len(self._problem.faults))
         return faults
 
     async def _changed_members(
-        self, get: Callable[[], Awaitable[Struct]], missing: dict[str, str] | None
+        self, get: Callable[[], Awaitable[Struct]], members_if_missing: dict[str, str] | None
     ) -> list[Fault]:
         try:
             current = msgspec.json.decode(msgspec.json.encode(await get()))
-            ignored = self._pause_dependent if self._has_pause_changed(current) else ()
+            ignored = self._pause_dependent_members if self._has_pause_changed(current) else ()
             compared = sorted(self._read_only.keys() - ignored)
         except NotFound:
-            if missing is None:
+            if members_if_missing is None:
                 raise
-            current, compared = missing, sorted(self._read_only.keys() & missing.keys())
+            current, compared = members_if_missing, sorted(self._read_only.keys() & members_if_missing.keys())
         return [_fault(member) for member in compared if not self._is_unchanged(member, current.get(member, UNSET))]
 
     def _has_pause_changed(self, current: dict[str, Any]) -> bool:
@@ -92,7 +92,7 @@ class EditedBody(Generic[T]):
     def _is_unchanged(self, member: str, current: Any) -> bool:
         sent, current = self._sent(member), _comparable(current)
         is_equal = sent == current and isinstance(sent, bool) is isinstance(current, bool)  # in Python, 1 == True
-        return bool(is_equal or (member in self._advancing and _is_earlier(sent, current)))
+        return bool(is_equal or (member in self._advancing_members and _is_earlier(sent, current)))
 
 
 def _is_earlier(sent: Any, current: Any) -> bool:

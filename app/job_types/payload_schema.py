@@ -16,7 +16,8 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from app.errors import MAX_FAULTS, Fault, ValidationFailed, raise_for_faults
 from app.http import strict_json
-from app.job_types.schema_subset import SCHEMA_POINTER, escape_pointer_step, measure, schema_fault, subschemas
+from app.http.json_pointer import escape_pointer_step
+from app.job_types.schema_subset import SCHEMA_POINTER, measure, schema_fault, subschemas
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_DETAIL = 300

@@ -18,7 +18,7 @@ from app.job_types.service import JobTypeService
 router = APIRouter(tags=["job_types"])
 
 JobTypeServiceDep = Annotated[JobTypeService, service("job_types")]
-EditedType = Annotated[EditedBody[JobTypeConfig], edited_body(JobTypeConfig, JobType, advancing=["updated_at"])]
+EditedType = Annotated[EditedBody[JobTypeConfig], edited_body(JobTypeConfig, JobType, advancing_members=["updated_at"])]
 TypeName = Annotated[NameParameter, Path()]
 
 
@@ -50,7 +50,7 @@ async def put_job_type(name: TypeName, job_types: JobTypeServiceDep, edited: Edi
     Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
     rejected with 422.
     """
-    faults = await edited.read_only_faults(partial(job_types.get, name), missing={"name": name})
+    faults = await edited.read_only_faults(partial(job_types.get, name), members_if_missing={"name": name})
     return json_response(await job_types.put(name, edited.body, access.caller, faults))
 
 

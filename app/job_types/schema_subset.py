@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from app.errors import ValidationFailed
+from app.http.json_pointer import escape_pointer_step
 
 SCHEMA_POINTER = "/payload_schema"  # JSON pointer to the schema in the request
 DRAFTS = (
@@ -125,11 +126,6 @@ def pattern_size(pattern: str) -> int:
 
 def schema_fault(pointer: str, detail: str) -> ValidationFailed:
     return ValidationFailed.at(SCHEMA_POINTER + pointer, detail)
-
-
-def escape_pointer_step(step: str | int) -> str:
-    """Escapes one step of a JSON pointer (RFC 6901)."""
-    return str(step).replace("~", "~0").replace("/", "~1")
 
 
 def _inner_schemas(schema: Schema) -> Iterator[tuple[str, str, object]]:

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from app.errors import Fault
-from app.http.body_errors import format_pointer
 from app.http.instants import RANGE, is_in_range
+from app.http.json_pointer import format_pointer
 from app.http.schema_types import Raw, UnsetType
 from app.settings import Settings
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
 
-from app.http.member_rules import MemberRule, RequiredByValue
+from app.http.member_rules import MemberRule, RequiredForValue
 from app.http.schema_types import (
     UNSET,
     UUID,
@@ -56,7 +56,7 @@ class SentError(RequestModel):
 class Settlement(RequestModel):
     """The end of one lease. Which fields apply depends on `outcome`."""
 
-    rules: ClassVar[Sequence[MemberRule]] = (RequiredByValue("outcome", {"fail": "error", "snooze": "delay_seconds"}),)
+    rules: ClassVar[Sequence[MemberRule]] = (RequiredForValue("outcome", {"fail": "error", "snooze": "delay_seconds"}),)
 
     job_id: UUID
     lease_token: Token

@@ -21,10 +21,10 @@ QueueServiceDep = Annotated[QueueService, service("queue_service")]
 QueueName = Annotated[NameParameter, Path()]
 _PAUSE_DEPENDENT = ("paused_at", "paused_reason")
 _NULL_HINT = "; PATCH cannot unset a member; a PUT without it does"
-PutBody = Annotated[EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT)]
+PutBody = Annotated[EditedBody[QueueConfig], edited_body(QueueConfig, Queue, pause_dependent_members=_PAUSE_DEPENDENT)]
 PatchBody = Annotated[
     EditedBody[QueueConfig],
-    edited_body(QueueConfig, Queue, pause_dependent=_PAUSE_DEPENDENT, is_patch=True, null_hint=_NULL_HINT),
+    edited_body(QueueConfig, Queue, pause_dependent_members=_PAUSE_DEPENDENT, is_patch=True, null_hint=_NULL_HINT),
 ]
 _INVALID_BODY = (MalformedJson, ValidationFailed)
 
@@ -57,7 +57,7 @@ async def put_queue(name: QueueName, edited: PutBody, queues: QueueServiceDep, a
     Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
     rejected with 422.
     """
-    faults = await edited.read_only_faults(partial(queues.get, name), missing={"name": name})
+    faults = await edited.read_only_faults(partial(queues.get, name), members_if_missing={"name": name})
     return json_response(await queues.put(name, edited.body, access.caller, faults))
 
 

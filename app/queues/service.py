@@ -38,7 +38,9 @@ class QueueService:
         self._infra = infra
 
     async def list_page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
-        rows = await store.list_queues(self._infra.read_connections, page.after("name"), page.limit + 1, access.regex)
+        rows = await store.list_queues(
+            self._infra.read_connections, page.after("name"), page.limit + 1, access.sql_regex
+        )
         return await encode_page(
             rows,
             QueueRow.to_response,

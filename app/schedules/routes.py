@@ -23,7 +23,8 @@ ScheduleServiceDep = Annotated[ScheduleService, service("schedules")]
 _ADVANCING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
 _PAUSE_DEPENDENT = ("next_run_at", "upcoming")
 EditedSchedule = Annotated[
-    EditedBody[SchedulePut], edited_body(SchedulePut, Schedule, advancing=_ADVANCING, pause_dependent=_PAUSE_DEPENDENT)
+    EditedBody[SchedulePut],
+    edited_body(SchedulePut, Schedule, advancing_members=_ADVANCING, pause_dependent_members=_PAUSE_DEPENDENT),
 ]
 ScheduleName = Annotated[NameParameter, Path()]
 _INVALID_BODY = (MalformedJson, ValidationFailed)
@@ -68,7 +69,7 @@ async def put_schedule(
     Read-only members that GET returns are ignored if they are sent back unchanged, or with an
     earlier value that the broker has advanced since; a changed one is rejected with 422.
     """
-    faults = await edited.read_only_faults(partial(schedules.get, name, access), missing={"name": name})
+    faults = await edited.read_only_faults(partial(schedules.get, name, access), members_if_missing={"name": name})
     return json_response(await schedules.put(name, edited.body, access, faults))
 
 

@@ -68,7 +68,7 @@ class ScheduleService:
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Schedule]:
         max_bytes = self._infra.settings.max_list_bytes
         rows, total = await store.list_schedules(
-            self._infra.read_connections, page.after("name"), page.limit + 1, access.regex, max_bytes
+            self._infra.read_connections, page.after("name"), page.limit + 1, access.sql_regex, max_bytes
         )
         return await encode_page(
             rows,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.http.body_errors import format_pointer
+from app.http.json_pointer import format_pointer
 from tests.api_client import Api, Json
 from tests.contract.conftest import ApiFor
 from tests.contract.document import operation

@@ -65,13 +65,13 @@ def test_postgres_regex_matches_the_same_names(
 ) -> None:
     access = access_to(pattern, second)
     sql = "SELECT array_agg(name) FROM unnest($1::text[]) AS name WHERE $2::text IS NULL OR name ~ $2"
-    assert set(database.value(sql, queue_names, access.regex) or []) == {
+    assert set(database.value(sql, queue_names, access.sql_regex) or []) == {
         name for name in queue_names if access.allows(name)
     }
 
 
 def test_pattern_with_many_stars_needs_no_backtracking_in_postgres(database: TestDatabase) -> None:
-    assert database.value("SELECT $1 ~ $2", "a" * 120, access_to("*a" * 59 + "*b").regex) is False
+    assert database.value("SELECT $1 ~ $2", "a" * 120, access_to("*a" * 59 + "*b").sql_regex) is False
 
 
 @given(st.sampled_from(KeyScope), patterns)
@@ -103,5 +103,5 @@ def test_only_a_single_star_means_all_queues() -> None:
 
 
 def test_patterns_become_one_postgres_regex() -> None:
-    assert access_to("a.b*", "c").regex == r"^a\.b.*$|^c$"
-    assert access_to("*", "c").regex is None
+    assert access_to("a.b*", "c").sql_regex == r"^a\.b.*$|^c$"
+    assert access_to("*", "c").sql_regex is None
