@@ -81,18 +81,18 @@ class QueueCache:
     cached. The other columns say what the look-up returns or raises. Without a read, `missing`
     means not cached.
 
-        look-up             reads  deleted       missing
-        get(name)           yes    NotFound      NotFound
-        find(name)          yes    the queue     None
-        find_all(names)     yes    the queue     left out
-        require(name)       no     MissingQueue  MissingQueue
-        find_cached(name)   no     None          None
-        cached(names)       no     the queue     left out
-        by_lane(lane)       no     the queue     KeyError
-        name_by_lane(lane)  no     the name      KeyError
-        name_by_id(id)      no     the name      None
-        find_name(lane)     yes    the name      `queue-` and the id
-        has_lane(lane)      yes    True          False
+        look-up                          reads  deleted       missing
+        get(name)                        yes    NotFound      NotFound
+        find(name)                       yes    the queue     None
+        find_all(names)                  yes    the queue     left out
+        require(name)                    no     MissingQueue  MissingQueue
+        find_cached(name)                no     None          None
+        cached_including_deleted(names)  no     the queue     left out
+        by_lane(lane)                    no     the queue     KeyError
+        name_by_lane(lane)               no     the name      KeyError
+        name_by_id(id)                   no     the name      None
+        find_name(lane)                  yes    the name      `queue-` and the id
+        has_lane(lane)                   yes    True          False
 
     Call `load_lanes` before a look-up by lane that does not read the database.
     """
@@ -137,7 +137,7 @@ class QueueCache:
 
     async def load_all(self) -> None:
         """Reloads all queues if the database has one that is not cached."""
-        if (await store.queue_totals(self._infra.db)).rows != len(self._by_id):
+        if (await store.queue_totals(self._infra.db)).all != len(self._by_id):
             await self.refresh()
 
     async def reload_names(self, names: Sequence[str]) -> None:
@@ -204,7 +204,7 @@ class QueueCache:
             raise MissingQueue(name)
         return queue
 
-    def cached(self, names: Iterable[str]) -> dict[str, Queue]:
+    def cached_including_deleted(self, names: Iterable[str]) -> dict[str, Queue]:
         """Returns the queues of these names that are in the cache, deleted or not."""
         return {name: self._by_name[name] for name in names if name in self._by_name}
 
@@ -216,7 +216,7 @@ class QueueCache:
     async def find_all(self, names: Sequence[str]) -> list[Queue]:
         """Returns the queues of these names, in their order, deleted or not. Skips missing ones."""
         await self._load_names(names)
-        return list(self.cached(names).values())
+        return list(self.cached_including_deleted(names).values())
 
     async def get(self, name: str) -> Queue:
         """Returns the queue, or raises NotFound if it does not exist or is deleted."""

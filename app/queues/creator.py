@@ -93,7 +93,9 @@ class QueueCreator:
         return self._cached(names)
 
     def _cached(self, names: Sequence[str]) -> dict[str, Queue]:
-        return {name: queue for name, queue in self._queues.cached(names).items() if not queue.deleted}
+        return {
+            name: queue for name, queue in self._queues.cached_including_deleted(names).items() if not queue.deleted
+        }
 
     async def insert_drafts(self, db: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among these queues. Raises QueueConflict if one cannot be inserted.
@@ -126,8 +128,11 @@ class QueueCreator:
         if not names or not self._infra.settings.create_queues:
             return {}, False
         totals = await store.queue_totals(self._infra.db)
-        limit = max(0, self._infra.settings.max_queues - totals.queues)
-        deleted = {name: queue.row._replace(deleted_at=None) for name, queue in self._queues.cached(names).items()}
+        limit = max(0, self._infra.settings.max_queues - totals.not_deleted)
+        deleted = {
+            name: queue.row._replace(deleted_at=None)
+            for name, queue in self._queues.cached_including_deleted(names).items()
+        }
         free_ids = iter(range(totals.last_id + 1, MAX_QUEUE_ID + 1))
         rows = (deleted.get(name) or self._new_row(next(free_ids, None), name) for name in names)
         drafts = {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}

@@ -36,7 +36,7 @@ WHERE id = ANY(:ids::int[]);
 
 -- name: queue_totals
 -- row: QueueTotals
-SELECT count(*) AS rows, count(*) FILTER (WHERE deleted_at IS NULL) AS queues, coalesce(max(id), 0) AS last_id
+SELECT count(*) AS all, count(*) FILTER (WHERE deleted_at IS NULL) AS not_deleted, coalesce(max(id), 0) AS last_id
 FROM queues;
 
 -- name: list_queues

@@ -78,7 +78,7 @@ class HealthLimits(RequestModel):
     ) = UNSET
 
 
-class CountedInOneLane(MemberRule):
+class LimitsNeedOneLane(MemberRule):
     """A queue with `max_running` or `rate` must have one lane, because both limits are counted
     within one lane."""
 
@@ -96,7 +96,7 @@ class QueueConfig(RequestModel):
     A limit that is absent does not apply. A default that is absent comes from the settings.
     """
 
-    rules: ClassVar[Sequence[MemberRule]] = (CountedInOneLane(),)
+    rules: ClassVar[Sequence[MemberRule]] = (LimitsNeedOneLane(),)
 
     max_running: (
         Annotated[

@@ -71,11 +71,10 @@ class NewQueue(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """`rows` counts all queues, `queues` those that are not deleted. Also has the highest queue
-    id."""
+    """The number of all queues, and of those that are not deleted. Also has the highest queue id."""
 
-    rows: int
-    queues: int
+    all: int
+    not_deleted: int
     last_id: int
 
 
