@@ -35,11 +35,12 @@ MAX_CHECKS = 2_500  # these take a second for a payload of 10,000 values
 MAX_STEPS = 250_000  # with more, a payload of a hundred values could no longer be validated
 MAX_PATTERN_SIZE = 4_000  # all patterns together; `\p{L}{1,64}` has 1,024 and takes 30 ms to compile
 
-_NOT_APPLIED = ("$defs", "definitions", "contentSchema")
-_CHILD = ("properties", "additionalProperties", "prefixItems", "items", "additionalItems")  # one applies to each child
-_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
-_OTHERS = ("propertyNames", "contains", "not", "if", "then", "else", "allOf", "anyOf", "oneOf")
-_SCHEMA_KEYWORDS = {*_NOT_APPLIED, *_CHILD, *_MAPS, *_OTHERS}
+_NOT_APPLIED_KEYWORDS = ("$defs", "definitions", "contentSchema")
+# One of these applies to each child of a value.
+_CHILD_KEYWORDS = ("properties", "additionalProperties", "prefixItems", "items", "additionalItems")
+_MAP_KEYWORDS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
+_OTHER_KEYWORDS = ("propertyNames", "contains", "not", "if", "then", "else", "allOf", "anyOf", "oneOf")
+_SCHEMA_KEYWORDS = {*_NOT_APPLIED_KEYWORDS, *_CHILD_KEYWORDS, *_MAP_KEYWORDS, *_OTHER_KEYWORDS}
 _DEFINITION = re.compile(r"(/(\$defs|definitions)/[^/]*)?")  # also matches the root, ""
 _REFERENCE_DETAIL = "only $ref to a definition of the root schema is supported: #/$defs/name or #/definitions/name"
 REFUSED_KEYWORDS = {
@@ -133,7 +134,7 @@ def _inner_schemas(schema: Schema) -> Iterator[tuple[str, str, object]]:
     The value of a keyword is one schema, or a list or a map of schemas."""
     for keyword in filter(_SCHEMA_KEYWORDS.__contains__, schema):
         value: Any = schema[keyword]
-        if keyword in _MAPS:
+        if keyword in _MAP_KEYWORDS:
             inner: Iterable[tuple[str | int, object]] = value.items() if isinstance(value, dict) else ()
         elif isinstance(value, list):
             inner = enumerate(value)
@@ -243,8 +244,8 @@ def _work(schema: object, works: Mapping[str, Work]) -> Work:
         return Work(1, 1)
     children, applied = [Work(0, 0)], [_keyword_work(schema)]
     for keyword, _, inner in _inner_schemas(schema):
-        if keyword not in _NOT_APPLIED:
-            (children if keyword in _CHILD else applied).append(_work(inner, works))
+        if keyword not in _NOT_APPLIED_KEYWORDS:
+            (children if keyword in _CHILD_KEYWORDS else applied).append(_work(inner, works))
     if (target := _target(schema)) is not None:
         applied.append(works[target])
     applied.append(Work(*map(max, zip(*children, strict=True))))
