@@ -53,12 +53,12 @@ class Cron:
     def after(self, instant: datetime) -> Iterator[datetime]:
         """Yields the runs after an instant, in UTC. Ends if no run follows within 50 years."""
         last = instant
-        for run in self._each_pass(instant) if self._runs_every_hour else self._once_each(instant):
+        for run in self._all_instants(instant) if self._runs_every_hour else self._first_instants(instant):
             if run > last:
                 yield run
                 last = run
 
-    def _once_each(self, instant: datetime) -> Iterator[datetime]:
+    def _first_instants(self, instant: datetime) -> Iterator[datetime]:
         """Yields the first instant of each wall-clock time.
 
         For a time that the clock skips, yields the instant of the jump.
@@ -67,7 +67,7 @@ class Cron:
             first = _to_instant(wall_time, self._zone)
             yield _jump_instant(wall_time, self._zone) if first is None else first
 
-    def _each_pass(self, instant: datetime) -> Iterator[datetime]:
+    def _all_instants(self, instant: datetime) -> Iterator[datetime]:
         """Yields every instant of each wall-clock time: two instants for a time that occurs twice.
 
         A repeated hour has two passes. The search in the second pass starts at an earlier

@@ -174,7 +174,7 @@ class PeriodicEnqueuer(PeriodicService):
         if (
             definition.overlap is Overlap.SKIP
             and row.last_job_id
-            and await store.live_job(transaction, row.last_job_id)
+            and await store.is_job_live(transaction, row.last_job_id)
         ):
             jobs = 0
         return await self._enqueuer.enqueue_for_schedule(

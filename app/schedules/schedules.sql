@@ -107,7 +107,7 @@ SELECT min(next_run_at)
 FROM schedules
 WHERE next_run_at > :now;
 
--- name: live_job
+-- name: is_job_live
 -- Returns a row if the job waits or runs. A finished or dead job is not in `jobs`.
 SELECT id
 FROM jobs

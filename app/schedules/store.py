@@ -120,5 +120,5 @@ async def next_schedule_at(db: Executor, now: datetime) -> datetime | None:
     return instant
 
 
-async def live_job(db: Executor, job_id: UUID) -> bool:
-    return await db.value(*SQL.live_job(lane=lane_of(job_id), id=job_id)) is not None
+async def is_job_live(db: Executor, job_id: UUID) -> bool:
+    return await db.value(*SQL.is_job_live(lane=lane_of(job_id), id=job_id)) is not None

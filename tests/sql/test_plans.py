@@ -154,7 +154,7 @@ INDEXES = {
     "clear_cooldowns": {"group_cooldowns_pkey"},
     "probe_states": {"jobs_pkey"},
     "waiting_job": {"jobs_pkey"},
-    "live_job": {"jobs_pkey"},
+    "is_job_live": {"jobs_pkey"},
     "live_ids": {"jobs_pkey"},
     "parent_sizes": {"finished_jobs_id", "dead_letters_pkey"},
     "results": {"finished_jobs_id"},
