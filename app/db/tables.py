@@ -68,12 +68,7 @@ schedules = sa.Table(
     sa.Index("schedules_next_run_at", "next_run_at"),
 )
 
-config_versions = sa.Table(
-    "config_versions",
-    metadata,
-    *_key(sa.Text, "name"),
-    *_required(sa.BigInteger, "number"),
-)
+config_versions = sa.Table("config_versions", metadata, *_key(sa.Text, "name"), *_required(sa.BigInteger, "number"))
 
 clock_lags = sa.Table(
     "clock_lags",
@@ -254,12 +249,7 @@ group_cooldowns = sa.Table(
     *_nullable(UUID, "probe_job_id"),
 )
 
-dependents = sa.Table(
-    "dependents",
-    metadata,
-    *_key(sa.Integer, "lane"),
-    *_key(UUID, "parent_id", "child_id"),
-)
+dependents = sa.Table("dependents", metadata, *_key(sa.Integer, "lane"), *_key(UUID, "parent_id", "child_id"))
 
 finished_parents = sa.Table(
     "finished_parents",
@@ -280,12 +270,7 @@ stat_deltas = sa.Table(
     sa.Index("stat_deltas_lane", "lane"),
 )
 
-stat_totals = sa.Table(
-    "stat_totals",
-    metadata,
-    *_key(sa.Integer, "lane"),
-    *_required(sa.BigInteger, *STATES),
-)
+stat_totals = sa.Table("stat_totals", metadata, *_key(sa.Integer, "lane"), *_required(sa.BigInteger, *STATES))
 
 stat_rates = sa.Table(
     "stat_rates",
