@@ -32,6 +32,11 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
+def environment_hosts() -> list[str]:
+    """Returns the hosts in PGHOST, which the driver uses if `DATABASE_URL` names no host."""
+    return [host for host in os.environ.get("PGHOST", "").split(",") if host]
+
+
 def misspelt_variables() -> list[str]:
     """Returns a warning for each LONGSHORE_ variable that is not a setting. The warning names the
     most similar setting, if there is one."""

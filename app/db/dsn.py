@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from app.settings import is_loopback
+from app.settings import environment_hosts, is_loopback
 
 PORT = 5432
 
@@ -24,7 +24,8 @@ class Host(NamedTuple):
 
 def hosts(dsn: str) -> list[Host]:
     """Returns the hosts of the DSN, in the order of the DSN. Returns an empty list if the DSN names
-    no host: the driver then uses PGHOST or, without it, its defaults on this machine."""
+    no host: the driver then uses the host of a `service`, those in PGHOST, or its defaults on this
+    machine."""
     parts, options = _split(dsn)
     host_list = _host_list(parts)
     if host_list:
@@ -36,10 +37,14 @@ def hosts(dsn: str) -> list[Host]:
 
 def requires_tls(dsn: str) -> bool:
     """Whether the broker enforces TLS although the DSN does not ask for it: the DSN has no
-    `sslmode`, and at least one of its hosts is on another machine."""
-    return "sslmode" not in _split(dsn)[1] and not all(
-        (host.host.startswith("/") or is_loopback(host.host)) for host in hosts(dsn)
-    )
+    `sslmode`, and the driver may connect to another machine. Only the driver reads the file that
+    has the host of a `service`, so that host may be on another machine."""
+    dsn_hosts, dsn_options = hosts(dsn), options(dsn)
+    if "sslmode" in dsn_options:
+        return False
+    if not dsn_hosts and "service" in dsn_options:
+        return True
+    return not all(map(_is_local, dsn_hosts or [_parse_host(spec, PORT) for spec in environment_hosts()]))
 
 
 def options(dsn: str) -> Options:
@@ -72,6 +77,10 @@ def _parse_host(spec: str, default_port: int) -> Host:
         return Host(host, _parse_port(port[1:]) if port[1:] else default_port)
     host, _, port = spec.partition(":")
     return Host(host, _parse_port(port) if port else default_port)
+
+
+def _is_local(host: Host) -> bool:
+    return host.host.startswith("/") or is_loopback(host.host)
 
 
 def _parse_port(text: str) -> int:

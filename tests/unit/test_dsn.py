@@ -2,6 +2,8 @@
 
 import ssl
 
+import pytest
+
 from app.db import tls
 from app.db.dsn import Host, hosts, requires_tls
 from tests.table import table
@@ -41,6 +43,29 @@ def test_hosts_are_parsed_like_the_driver_parses_them(dsn: str, expected: list[t
     ],
 )
 def test_remote_host_without_sslmode_requires_tls(dsn: str, expected: bool) -> None:
+    assert requires_tls(dsn) is expected
+
+
+@table(
+    ("environment", "dsn", "expected"),
+    [
+        ("db.example", "postgresql:///x", True),
+        ("db.example:6432", "postgresql://u@/x?port=5433", True),
+        ("localhost,db.example", "postgresql:///x", True),
+        ("db.example", "postgresql:///x?sslmode=disable", False),
+        ("db.example", "postgresql://localhost/x", False),
+        ("db.example", "postgresql:///x?host=/run/postgresql", False),
+        ("localhost,[::1]:5433", "postgresql:///x", False),
+        ("/run/postgresql", "postgresql:///x", False),
+        ("", "postgresql:///x", False),
+        ("localhost", "postgresql:///x?service=main", True),
+        ("db.example", "postgresql://localhost/x?service=main", False),
+    ],
+)
+def test_remote_host_outside_the_dsn_requires_tls(
+    monkeypatch: pytest.MonkeyPatch, environment: str, dsn: str, expected: bool
+) -> None:
+    monkeypatch.setenv("PGHOST", environment)
     assert requires_tls(dsn) is expected
 
 

@@ -38,7 +38,14 @@ class TlsServer:
         self._server = loop.run(self._listen())
 
     def dsn(self, host: str, options: str) -> str:
-        return f"postgresql://postgres@{host}:{self._server.sockets[0].getsockname()[1]}{self._path}?{options}"
+        return f"postgresql://postgres@{host}:{self._port()}{self._path}?{options}"
+
+    def dsn_without_host(self) -> str:
+        return f"postgresql://postgres@{self._path}?port={self._port()}"
+
+    def _port(self) -> int:
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
 
     def close(self) -> None:
         self._loop.run(self._close())
@@ -148,6 +155,13 @@ def test_errors_name_what_is_wrong_with_the_url_or_the_certificate(server: TlsSe
         name: loop.run(connection_error(server.dsn(host, options))) for name, (host, options, _) in REFUSED.items()
     }
     assert {name: text for name, text in found.items() if REFUSED[name][2] not in text} == {}
+
+
+def test_certificate_of_a_host_in_pghost_is_verified(
+    server: TlsServer, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGHOST", "0.0.0.0")  # leads to this machine, but is no loopback address
+    assert "certificate verify failed" in loop.run(connection_error(server.dsn_without_host()))
 
 
 def test_untrusted_certificate_is_reported_in_a_503(server: TlsServer, loop: Loop) -> None:
