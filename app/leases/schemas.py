@@ -170,8 +170,8 @@ class ClaimJobs(RequestModel):
 class ParentResult(ResponseModel):
     """The result of a job that the claimed job depends on.
 
-    `state`: completed, dead, cancelled, or gone. A job is gone if it is no longer stored, or if it
-    was dead and has been replayed.
+    `state`: completed, dead, cancelled, or gone. A job is gone if it is no longer stored, or while
+    it is live again after a replay.
     """
 
     job_id: UUID

@@ -65,6 +65,23 @@ def test_purged_parent_is_gone(api: Api) -> None:
     assert [parent["state"] for parent in parent_results(graph)] == ["gone"]
 
 
+def test_replayed_parent_is_gone_until_it_ends_again(api: Api) -> None:
+    def release_child() -> Json:
+        claimed = graph.claim("child", parent_results=True)
+        api.release(claimed)
+        (parent,) = claimed["parent_results"]
+        assert parent.pop("job_id") == graph.ids["a"]
+        return dict(parent)
+
+    graph = enqueue_graph(api, {"a": [], "child": ["a"]}, child={"on_parent_failure": "run"})
+    graph.fail_permanently("a")
+    assert release_child() == {"state": "dead"}
+    api.post(f"/dead-letters/{graph.ids['a']}/replay")
+    assert release_child() == {"state": "gone"}
+    graph.complete("a", result=1)
+    assert release_child() == {"state": "completed", "result": 1}
+
+
 def test_parent_results_include_parents_finished_before_the_enqueue(api: Api) -> None:
     graph = enqueue_graph(api, {"a": []})
     graph.complete("a", result=[1])
