@@ -88,11 +88,7 @@ class GroupScheduler(PeriodicService):
             self.check_groups(event.lane, {job.group_key for job in event.jobs})
 
     def _on_ready(self, event: JobsMoved) -> None:
-        """Checks the jobs' groups that are cooling down: a job may become the half-open probe.
-
-        In a strict group, the probe is the failed job, which becomes ready for its retry. If the
-        job is the probe already, the check changes nothing.
-        """
+        """Checks the jobs' groups that are cooling down: a job may become the half-open probe."""
         cooling_groups = self._queues.cooling_groups.get(event.lane)
         if cooling_groups:
             self.check_groups(event.lane, {job.group_key for job in event.jobs} & {*cooling_groups})

@@ -16,9 +16,8 @@ The states of a claim request:
     waiting  -> refused    one of the reasons for a refusal on arrival applies now
 
 A refused claim gets no new jobs. If it repeats an Idempotency-Key, it gets the leases of the first
-call with that key.
-
-A claim that carries settlements commits them first. It waits only with `wait_after_settle`.
+call with that key. A claim that carries settlements commits them first. It waits only with
+`wait_after_settle`.
 
 Four layers keep claimed jobs from being lost when a client disconnects:
 
@@ -133,10 +132,7 @@ class LongPoll:
         return PollResult(rows, names, parents, answer)
 
     async def _settle(self, request: ClaimJobs, access: Access, client: Client) -> list[SettleResult]:
-        """Commits the settlements of the request.
-
-        Then frees the memory of the settlements, up to 8 MB, because the claim may wait.
-        """
+        """Commits the settlements, and frees their memory, up to 8 MB: the claim may wait."""
         if request.settle is UNSET:
             return []
         settled = await self._settlements.settle(request.settle, access, "/settle")
@@ -225,9 +221,9 @@ class LongPoll:
         return result if len(claimable) == len(poller.queues) else result._replace(retry_at=None)
 
     async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext) -> list[ClaimedRow]:
-        """Delivers the jobs that a sync match has leased to the poller.
+        """Returns the jobs that a sync match has leased to the poller.
 
-        If the API key was revoked or has expired during the wait, requeues the jobs. Then raises
+        Requeues them if the API key was revoked or has expired during the wait. Then raises
         Unauthenticated, unless the request has settled jobs.
         """
         self._claims.record_claimed(rows)
@@ -280,19 +276,12 @@ class LongPoll:
         except DatabaseUnavailable as error:
             if key is not None:
                 raise
-            await self._requeue_now_or_later(rows)
+            try:
+                await self._requeue_undelivered(rows)
+            except DatabaseUnavailable:
+                self._events.publish(LeasesAbandoned(rows))  # `LeaseReturner` requeues them later
+                raise
             raise DatabaseUnavailable(error.detail, "unknown" if has_settled else "not_done") from error
-
-    async def _requeue_now_or_later(self, rows: Sequence[ClaimedRow]) -> None:
-        """Requeues the jobs.
-
-        If the database is unavailable, `LeaseReturner` requeues them as soon as it is available.
-        """
-        try:
-            await self._requeue_undelivered(rows)
-        except DatabaseUnavailable:
-            self._events.publish(LeasesAbandoned(rows))
-            raise
 
 
 def _poller(request: ClaimJobs, queue_names: Sequence[str], limit: int, client: Client, *, can_match: bool) -> Poller:

@@ -202,10 +202,9 @@ class HardenedConnection(asyncio.Protocol):
     # Rejected requests
 
     def _reject(self, error: Problem) -> None:
-        """Rejects the request that is being read, and discards further input.
+        """Rejects the request that is being read, unless it has been answered already.
 
-        Sends the error after earlier responses. A request that has been answered gets no second
-        response.
+        Sends the error after earlier responses, and discards further input.
         """
         self._discards_input = True
         self._set_timeout(None)

@@ -99,3 +99,19 @@ def stop_process(pid: int, *, has_ended: Callable[[], bool]) -> None:
         if has_ended():
             return
     raise EmbeddedError(f"Postgres (pid {pid}) did not stop")
+
+
+def serves_folder(pid: int, data: Path) -> bool:
+    """Whether the process with this pid is the Postgres server of the cluster in `data`.
+
+    After a reboot another process may have the pid.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return os.path.samefile(f"/proc/{pid}/cwd", data)
+        return False
+    else:  # noqa: RET505 - mypy skips a branch for another platform, but not code after the `if`
+        command = subprocess.run(
+            ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
+        return "postgres" in command and str(data) in command

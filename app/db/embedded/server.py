@@ -25,7 +25,7 @@ from urllib.parse import quote
 from app.db.embedded.binaries import ENVIRONMENT, copy_readable_by_all, find_binaries, major, version_of
 from app.db.embedded.folders import remove_folder, sync_folder
 from app.db.embedded.lock import EmbeddedError, FolderInUse, FolderLock
-from app.db.embedded.processes import require_passwd_entry, spawn, stop_process, unprivileged_user
+from app.db.embedded.processes import require_passwd_entry, serves_folder, spawn, stop_process, unprivileged_user
 from app.log import log
 
 __all__ = ["EmbeddedError", "EmbeddedPostgres", "FolderInUse", "find_binaries"]
@@ -89,7 +89,7 @@ class EmbeddedPostgres:
         no server is running."""
         with suppress(OSError, IndexError, ValueError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            if self._serves_folder(int(lines[0])):
+            if serves_folder(int(lines[0]), self.data):
                 return _dsn(Path(lines[4]))
         return None
 
@@ -144,26 +144,13 @@ class EmbeddedPostgres:
         """Stops the server of a killed broker, if it is still running. Outside Linux the kernel
         does not stop a process when its parent dies."""
         pid = self._recorded_pid()
-        if pid is not None and self._serves_folder(pid):
-            stop_process(pid, has_ended=lambda: not self._serves_folder(pid))
+        if pid is not None and serves_folder(pid, self.data):
+            stop_process(pid, has_ended=lambda: not serves_folder(pid, self.data))
 
     def _recorded_pid(self) -> int | None:
         with suppress(OSError, ValueError, IndexError):
             return int((self.data / "postmaster.pid").read_text().split()[0])
         return None
-
-    def _serves_folder(self, pid: int) -> bool:
-        """Whether the process with this pid is the Postgres server of this folder. After a reboot
-        another process may have the pid."""
-        if sys.platform == "linux":
-            with suppress(OSError):
-                return os.path.samefile(f"/proc/{pid}/cwd", self.data)
-            return False
-        else:  # noqa: RET505 - mypy skips a branch for another platform, but not code after the `if`
-            command = subprocess.run(
-                ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-            ).stdout
-            return "postgres" in command and str(self.data) in command
 
     def _remove_leftovers(self, temp_folder: Path | None) -> None:
         for incomplete in self.folder.glob("data.new-*"):
