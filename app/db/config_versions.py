@@ -56,11 +56,12 @@ class ConfigVersions(PeriodicService):
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        """Runs a check if the configuration was used in the last AWAKE_SECONDS: the next requests
-        then find it fresh. Otherwise runs a check every IDLE_CHECK_SECONDS."""
-        now = time.monotonic()
-        if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
-            await self.check_now()
+        await self.check_now()
+
+    async def wait(self, seconds: float) -> None:
+        """Waits for the next check: `seconds` if the configuration was used in the last
+        AWAKE_SECONDS, so that the next use finds it fresh. Otherwise IDLE_CHECK_SECONDS."""
+        await super().wait(seconds if self._is_in_use else IDLE_CHECK_SECONDS)
 
     async def check_now(self) -> None:
         """Runs a check. If another check is running, first waits for its end."""
@@ -76,8 +77,14 @@ class ConfigVersions(PeriodicService):
         """Whether the configuration is at most FRESH_SECONDS old."""
         return time.monotonic() - self._checked_at <= FRESH_SECONDS
 
+    @property
+    def _is_in_use(self) -> bool:
+        return time.monotonic() - self._used_at <= AWAKE_SECONDS
+
     def record_use(self) -> None:
         """Records a use of the configuration. Checks then stay frequent for AWAKE_SECONDS."""
+        if not self._is_in_use:
+            self.wake()
         self._used_at = time.monotonic()
 
     async def ensure_fresh(self) -> None:

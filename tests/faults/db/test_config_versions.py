@@ -1,6 +1,7 @@
 """The configuration is checked for changes while callers use it, and rarely otherwise."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -8,41 +9,46 @@ from app.broker import Broker
 from app.db import config_versions
 from app.errors import DatabaseUnavailable
 from app.events import ConfigNotified
+from app.periodic_service import PeriodicService
 from tests.database import Loop
 
 
-async def time_between_checks(broker_services: Broker, runs: int) -> float:
-    """The seconds between the check of a caller and the last check of the periodic service."""
-    await broker_services.infra.config_versions.ensure_fresh()
-    before = broker_services.infra.config_versions._checked_at
-    for _ in range(runs):
-        await broker_services.infra.config_versions.run_once()
-    return broker_services.infra.config_versions._checked_at - before
+async def ends_before_a_longer_wait(broker_services: Broker, wake: Callable[[], None] | None = None) -> bool:
+    """Whether the wait for the next periodic check ends before a wait that is 20 times as long."""
+    waiting = asyncio.ensure_future(broker_services.infra.config_versions.wait(0.01))
+    if wake is not None:
+        asyncio.get_running_loop().call_later(0.01, wake)
+    await PeriodicService().wait(0.2)
+    is_done = waiting.done()
+    waiting.cancel()
+    return is_done
 
 
-def test_periodic_check_runs_while_callers_use_the_configuration(broker_services: Broker, loop: Loop) -> None:
-    assert loop.run(time_between_checks(broker_services, 2)) > 0
+def test_checks_are_frequent_while_the_configuration_is_used(broker_services: Broker, loop: Loop) -> None:
+    broker_services.infra.config_versions.record_use()
+    assert loop.run(ends_before_a_longer_wait(broker_services))
 
 
-def test_periodic_check_is_skipped_without_callers(
+def test_checks_are_rare_while_nothing_uses_the_configuration(
     broker_services: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
-    assert loop.run(time_between_checks(broker_services, 2)) == 0
+    assert not loop.run(ends_before_a_longer_wait(broker_services))
 
 
-def test_periodic_check_runs_after_an_announced_change_without_callers(
-    broker_services: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reason", ["use", "announced change"])
+def test_rare_checks_become_frequent_again(
+    broker_services: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
 
-    async def is_fresh_after_a_change() -> bool:
-        await broker_services.infra.config_versions.ensure_fresh()
-        broker_services.events.publish(ConfigNotified())
-        await broker_services.infra.config_versions.run_once()
-        return broker_services.infra.config_versions.is_fresh
+    def wake() -> None:
+        if reason == "use":
+            broker_services.infra.config_versions.record_use()
+        else:
+            broker_services.events.publish(ConfigNotified())
 
-    assert loop.run(is_fresh_after_a_change())
+    assert loop.run(ends_before_a_longer_wait(broker_services, wake))
 
 
 def test_concurrent_callers_share_one_check_and_its_failure(broker_services: Broker, loop: Loop) -> None:
