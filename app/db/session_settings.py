@@ -50,7 +50,21 @@ _KEEPALIVES = {
     "tcp_user_timeout": "10s",
 }
 
-_PASSED_BY_POOLERS = {"application_name": "longshore", "timezone": "UTC"}
+# On Citus, every statement that reads pg_class or pg_type checks for each of its rows whether that
+# row belongs to a shard. The driver reads both catalogues before the first statement with a new
+# type, which took 6 s on a coordinator and 40 s on a worker with 32 shards, and 0.1 s without the
+# check. Postgres without Citus accepts any setting whose name contains a period.
+_CITUS = {"citus.override_table_visibility": "off"}
+
+# Poolers pass these settings on. Citus sends constants to its nodes as text in the style of the
+# session, and the nodes read them in their own style: with another DateStyle, day and month would
+# be swapped; without standard_conforming_strings, a backslash would be lost.
+_PASSED_BY_POOLERS = {
+    "application_name": "longshore",
+    "timezone": "UTC",
+    "datestyle": "ISO, MDY",
+    "standard_conforming_strings": "on",
+}
 
 NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
@@ -66,7 +80,10 @@ def missing_settings(actual: Sequence[str]) -> Iterator[str]:
 def session_parameters(*, has_pooler: bool) -> dict[str, str]:
     """Returns the settings that the broker sends when it opens a connection.
 
-    Behind a pooler these are only the two that poolers pass on. The broker does not use SET for the
-    others, because their values would stay in a session that the pooler lends to other clients.
+    Behind a pooler these are only the settings that poolers pass on. The broker does not use SET
+    for the others, because their values would stay in a session that the pooler lends to other
+    clients.
     """
-    return dict(_PASSED_BY_POOLERS) if has_pooler else {**_PASSED_BY_POOLERS, **_PLANS, **_LIMITS, **_KEEPALIVES}
+    if has_pooler:
+        return dict(_PASSED_BY_POOLERS)
+    return {**_PASSED_BY_POOLERS, **_PLANS, **_LIMITS, **_KEEPALIVES, **_CITUS}
