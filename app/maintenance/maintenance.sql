@@ -2,12 +2,13 @@
 
 -- name: lead
 -- Acquires or renews the leadership lease of a leader-only service. Returns no row if another
--- broker holds the lease and has renewed it in time.
+-- broker holds the lease and has renewed it in time. Both times are parameters, because Citus
+-- rejects now() in the WHERE clause of ON CONFLICT.
 INSERT INTO leaders (service, holder, held_until)
-VALUES (:service, :holder, now() + make_interval(secs => :seconds))
+VALUES (:service, :holder, :until)
 ON CONFLICT (service) DO UPDATE
 SET holder = excluded.holder, held_until = excluded.held_until
-WHERE leaders.holder = excluded.holder OR leaders.held_until < now()
+WHERE leaders.holder = excluded.holder OR leaders.held_until < :now
 RETURNING holder;
 
 -- name: step_down

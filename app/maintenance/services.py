@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import uuid4
 
 from app.db.infrastructure import Infrastructure
@@ -94,7 +95,12 @@ class ServiceRunner:
         now = time.monotonic()
         if now < self._leads_until.get(background.name, 0.0):
             return True
-        leads = await store.lead(self._infra.db, background.name, self._holder, seconds)
+        leads = await self._acquire_lease(background.name, seconds)
         if leads:
             self._leads_until[background.name] = now + seconds - max(seconds / 2, 1.1 * background.seconds)
         return leads
+
+    async def _acquire_lease(self, service: str, seconds: float) -> bool:
+        now = self._infra.now()
+        until = now + timedelta(seconds=seconds)
+        return await store.lead(self._infra.db, service, self._holder, now=now, until=until)

@@ -12,8 +12,8 @@ from app.db.queries import load_queries
 SQL = load_queries(__file__)
 
 
-async def lead(db: Executor, service: str, holder: UUID, seconds: float) -> bool:
-    return await db.value(*SQL.lead(service=service, holder=holder, seconds=seconds)) is not None
+async def lead(db: Executor, service: str, holder: UUID, *, now: datetime, until: datetime) -> bool:
+    return await db.value(*SQL.lead(service=service, holder=holder, now=now, until=until)) is not None
 
 
 async def step_down(db: Executor, holder: UUID) -> None:
