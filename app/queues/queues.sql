@@ -11,7 +11,7 @@ id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, dele
 -- fragment: in_queue
 -- Whether the lane of a row is one of the 256 that the queue may have. This condition is a range of
 -- an index on (lane, ...).
-lane >= queues.id << 8 AND lane < (queues.id + 1) << 8
+lane >= :id::int << 8 AND lane < (:id::int + 1) << 8
 
 -- name: queues_after
 -- row: QueueRow
@@ -96,48 +96,50 @@ WHERE id = :id;
 -- name: has_jobs
 -- Whether a queue has live jobs or dead letters in any lane that it may have. Probes one index of
 -- each table.
-SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
-    OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
+SELECT EXISTS (SELECT 1 FROM jobs WHERE {{in_queue}})
+    OR EXISTS (SELECT 1 FROM dead_letters WHERE {{in_queue}});
 
--- name: undelete_with_jobs
--- Undeletes deleted queues that have live jobs or dead letters, because a process with an outdated
--- cache may have enqueued into a deleted queue. For each deleted queue, probes one index of each
--- table. The probes are scalar subqueries: with outdated planner statistics, a semi-join would read
--- all jobs.
-UPDATE queues
-SET deleted_at = NULL
-WHERE deleted_at IS NOT NULL
-    AND coalesce(
-        (SELECT true FROM jobs WHERE {{in_queue}} LIMIT 1),
-        (SELECT true FROM dead_letters WHERE {{in_queue}} LIMIT 1)
-    )
-RETURNING name;
+-- name: unclaimed_lanes
+-- Finds lanes that have live jobs or dead letters, although their queue is deleted or has fewer
+-- lanes: a process with an outdated cache may have enqueued there, and no claim reads such a lane.
+-- Reads the statistics of all lanes, which are exact. Citus rejects a probe of the jobs for each
+-- queue in one statement.
+SELECT parts.lane
+FROM (
+    SELECT lane, scheduled + blocked + ready + running + dead AS jobs
+    FROM stat_totals
+    UNION ALL
+    SELECT lane, scheduled + blocked + ready + running + dead
+    FROM stat_deltas
+) AS parts
+JOIN queues ON queues.id = parts.lane >> 8
+WHERE queues.deleted_at IS NOT NULL OR parts.lane >= (queues.id << 8) + queues.lanes
+GROUP BY parts.lane
+HAVING sum(parts.jobs) > 0;
 
 -- name: reopen_lanes
--- Reopens removed lanes that have live jobs, because a process with an outdated cache may have
--- enqueued into a removed lane. No claim would read such a lane.
+-- Undeletes queues, and gives each at least its number of :lanes.
 UPDATE queues
-SET lanes = greatest(queues.lanes, highest.lane - (queues.id << 8) + 1)
-FROM (
-    SELECT id, (
-        SELECT max(jobs.lane)
-        FROM jobs
-        WHERE jobs.lane >= (queues.id << 8) + queues.lanes AND jobs.lane < (queues.id + 1) << 8
-    ) AS lane
-    FROM queues
-    WHERE lanes < 256
-) AS highest
-WHERE queues.id = highest.id AND highest.lane IS NOT NULL
+SET deleted_at = NULL, lanes = greatest(queues.lanes, new.lanes)
+FROM unnest(:ids::int[], :lanes::int[]) AS new (id, lanes)
+WHERE queues.id = new.id
 RETURNING queues.name;
 
+-- name: queues_with_new_lanes
+-- Finds queues whose groups are not spread over the current number of lanes yet.
+SELECT id
+FROM queues
+WHERE group_lanes <> lanes;
+
+-- name: has_groups
+-- Whether a live job or a dead letter of the queue has a group.
+SELECT EXISTS (SELECT 1 FROM jobs WHERE {{in_queue}} AND group_key IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM dead_letters WHERE {{in_queue}} AND group_key IS NOT NULL);
+
 -- name: spread_groups
--- Spreads the groups of a queue over its current number of lanes, once no live job and no dead
--- letter of the queue has a group. Until then, a group could be in two lanes and lose its order.
+-- Spreads the groups of queues over their current numbers of lanes. Before, no live job and no dead
+-- letter of the queue may have a group: a group could be in two lanes and lose its order.
 UPDATE queues
 SET group_lanes = lanes
-WHERE group_lanes <> lanes
-    AND coalesce(
-        (SELECT true FROM jobs WHERE {{in_queue}} AND group_key IS NOT NULL LIMIT 1),
-        (SELECT true FROM dead_letters WHERE {{in_queue}} AND group_key IS NOT NULL LIMIT 1)
-    ) IS NULL
+WHERE id = ANY(:ids::int[])
 RETURNING name;

@@ -13,6 +13,7 @@ import msgspec
 from asyncpg import UniqueViolationError
 
 from app.db.infrastructure import Infrastructure
+from app.db.lanes import LANES_PER_QUEUE, queue_id_of
 from app.db.pool import Executor, retry_after_deadlock
 from app.errors import Fault, NotFound, QueueLimit, QueueNotEmpty, raise_for_faults
 from app.http.authorization import Access
@@ -123,14 +124,17 @@ class QueueService:
         A process with an outdated cache may enqueue into a deleted queue or a removed lane, where
         no claim would find the job. A background service calls this method periodically.
         """
-        async with self._infra.db.transaction() as transaction:
-            undeleted, reopened = await store.undelete_with_jobs(transaction), await store.reopen_lanes(transaction)
-            spread = await store.spread_groups(transaction)
-            if undeleted or reopened or spread:
-                await self._infra.config_versions.bump(transaction, "policies")
-        if undeleted or reopened or spread:
-            await self._infra.config_versions.announce()
-            log.info("queues repaired", undeleted=undeleted, reopened=reopened, groups_spread=spread)
+        db = self._infra.db
+        lanes = lanes_to_reopen(await store.unclaimed_lanes(db))
+        ungrouped = [id_ for id_ in await store.queues_with_new_lanes(db) if not await store.has_groups(db, id_)]
+        if not lanes and not ungrouped:
+            return
+        async with db.transaction() as transaction:
+            reopened = await store.reopen_lanes(transaction, lanes)
+            spread = await store.spread_groups(transaction, ungrouped)
+            await self._infra.config_versions.bump(transaction, "policies")
+        await self._infra.config_versions.announce()
+        log.info("queues repaired", reopened=reopened, groups_spread=spread)
 
     @retry_after_deadlock
     async def _change(self, name: str, change: Change, lock_row: LockRow) -> tuple[QueueRow, QueueRow]:
@@ -187,6 +191,12 @@ class QueueService:
             ]
         )
         return after
+
+
+def lanes_to_reopen(unclaimed: Sequence[int]) -> dict[int, int]:
+    """Returns, by the id of the queue, how many lanes the queue needs so that claims read these
+    lanes."""
+    return {queue_id_of(lane): lane % LANES_PER_QUEUE + 1 for lane in sorted(unclaimed)}
 
 
 def pause_row(row: QueueRow, reason: str | None, now: datetime) -> QueueRow:

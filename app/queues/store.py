@@ -1,6 +1,6 @@
 """Reads and writes queues: the functions run the statements of queues.sql."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -150,13 +150,26 @@ async def has_jobs(db: Executor, queue_id: int) -> bool:
     return result
 
 
-async def undelete_with_jobs(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(*SQL.undelete_with_jobs())]
+async def unclaimed_lanes(db: Executor) -> list[int]:
+    return [row["lane"] for row in await db.rows(*SQL.unclaimed_lanes())]
 
 
-async def reopen_lanes(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(*SQL.reopen_lanes())]
+async def reopen_lanes(db: Executor, lanes: Mapping[int, int]) -> list[str]:
+    """Undeletes queues, and adds lanes to them. `lanes` maps the id of a queue to the number of
+    lanes that it needs."""
+    ids, counts = list(lanes), list(lanes.values())
+    return [row["name"] for row in await db.rows(*SQL.reopen_lanes(ids=ids, lanes=counts))]
 
 
-async def spread_groups(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(*SQL.spread_groups())]
+async def queues_with_new_lanes(db: Executor) -> list[int]:
+    return [row["id"] for row in await db.rows(*SQL.queues_with_new_lanes())]
+
+
+async def has_groups(db: Executor, queue_id: int) -> bool:
+    found: bool = await db.value(*SQL.has_groups(id=queue_id))
+    return found
+
+
+async def spread_groups(db: Executor, ids: Sequence[int]) -> list[str]:
+    """Spreads the groups of queues over their current numbers of lanes."""
+    return [row["name"] for row in await db.rows(*SQL.spread_groups(ids=ids))]

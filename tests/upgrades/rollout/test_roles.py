@@ -76,7 +76,7 @@ def call_every_operation(broker: RunningBroker, database: TestDatabase) -> None:
 async def run_rare_statements(dsn: str) -> None:
     """Runs the statement of the `restored` command, the low-water mark scan of a lane full of
     dead tuples, which brokers otherwise only EXPLAIN, the look-up of a queue that another process
-    has created, and the statements after a jump of the clock."""
+    has created, the repair of queues, and the statements after a jump of the clock."""
     connection = await asyncpg.connect(dsn)
     unused_tokens, first_ready = (statement_named(name).query for name in ("unused_tokens", "first_ready"))
     await connection.fetch(*unused_tokens(after_lane=-(2**31), after_id=UUID(int=0), limit=1))
@@ -87,6 +87,9 @@ async def run_rare_statements(dsn: str) -> None:
     write, delete = (statement_named(name).query for name in ("write_clock_lag", "delete_clock_lag"))
     await connection.fetch(*write(**lag, seconds=600.0, starts_at=started, ends_at=ended))
     await connection.fetch(*delete(**lag))
+    await connection.fetch(*statement_named("has_groups").query(id=1))
+    await connection.fetch(*statement_named("spread_groups").query(ids=[1]))
+    await connection.fetch(*statement_named("reopen_lanes").query(ids=[1], lanes=[1]))
     await connection.close()
 
 
