@@ -3,6 +3,11 @@
 The query reads the jobs of each lane in the order of the primary key, and merges the lanes. So the
 cost of a page depends on the length of the page and on the number of jobs that the filters skip,
 but not on the number of stored jobs. A page ends early if its jobs are too large for one response.
+
+The query takes the lanes from the tables of statistics, because the transaction that adds a job to
+a lane also writes statistics of that lane. On Citus, each node then lists the jobs of its own lanes:
+Citus joins a lane with its jobs if both are in tables that are sharded by lane, and rejects a list
+of lanes from a parameter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +22,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from app.db.lanes import first_id_at
 from app.db.pool import Executor
 from app.db.sqlalchemy_queries import CompiledQuery, compiled_once, parameter
-from app.db.tables import dead_letters, finished_jobs, jobs
+from app.db.tables import dead_letters, finished_jobs, jobs, stat_deltas, stat_totals
 from app.http.schema_types import UNSET, UnsetType
 from app.jobs.rows import JobRow
 from app.jobs.schemas import JobFilter, JobState, Order
@@ -190,10 +195,14 @@ def _running_total(size: sa.ColumnElement[Any], order_by: Sequence[sa.ColumnElem
 
 
 def _merge_lanes(parts: Mapping[sa.Table, Query], order: Order, *, has_after: bool) -> Query:
-    lane = sa.func.unnest(parameter("lanes", sa.ARRAY(sa.Integer))).table_valued("lane").render_derived()
-    selects = [_select_lane(table, query, lane.c.lane, order, has_after=has_after) for table, query in parts.items()]
+    lanes = sa.union(*[_lanes_in(table) for table in (stat_totals, stat_deltas)]).subquery("lanes")
+    selects = [_select_lane(table, query, lanes.c.lane, order, has_after=has_after) for table, query in parts.items()]
     rows = sa.union_all(*[sa.select(part) for part in selects]).lateral("rows")
-    return sa.select(rows).select_from(lane.join(rows, sa.true())).order_by(_by_age(rows.c.id, order)).limit(_LIMIT)
+    return sa.select(rows).select_from(lanes.join(rows, sa.true())).order_by(_by_age(rows.c.id, order)).limit(_LIMIT)
+
+
+def _lanes_in(statistics: sa.Table) -> sa.Select[tuple[int]]:
+    return sa.select(statistics.c.lane).where(statistics.c.lane == sa.any_(parameter("lanes", sa.ARRAY(sa.Integer))))
 
 
 def _select_lane(
