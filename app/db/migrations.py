@@ -4,13 +4,11 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from asyncpg import LockNotAvailableError
-from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -18,6 +16,7 @@ from sqlalchemy.schema import SchemaItem
 
 from alembic import command, op
 from app.db.primary import PrimaryConnector
+from app.db.sql_scripts import split_script
 
 if TYPE_CHECKING:
     from app.db.pool import Executor
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATION_LOCK_KEY = 0x6C6F6E67  # key of an advisory lock: "long" in ASCII
 LOCK_TIMEOUT = "200ms"
+LOCK_NOT_AVAILABLE = "55P03"  # error code
 # A migration is tried this often. Each try waits at most LOCK_TIMEOUT for a lock, so that no claim
 # waits longer for a migration.
 TRIES = 50
@@ -102,9 +102,8 @@ def _with_retries(run: Callable[[], None]) -> None:
         try:
             run()
             return
-        # `run_files` raises LockNotAvailableError, because it bypasses SQLAlchemy.
-        except (DBAPIError, LockNotAvailableError) as error:
-            if "LockNotAvailable" not in repr(error) or not tries_left:
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE or not tries_left:
                 raise
             time.sleep(0.2)
 
@@ -114,40 +113,34 @@ def run_files(revision_file: str, direction: str) -> None:
     has several files, which run in the order of their names: `0001_x.1_tables.up.sql`,
     `0001_x.2_functions.up.sql`.
 
-    Uses `execute` of the driver. SQLAlchemy would prepare the text of a file, and a prepared
-    statement cannot contain several statements.
+    Sends the statements one by one, because Citus rejects most changes of a distributed table that
+    are sent together with other statements.
     """
-    bind = op.get_bind()
-    bind.execute(text("SELECT 1"))  # begins the transaction; the driver's call would not
-    dbapi_connection: Any = bind.connection.dbapi_connection
-    for script in _scripts(revision_file, direction):
-        dbapi_connection.run_async(lambda driver_connection, script=script: driver_connection.execute(script))
+    for statement in _statements(revision_file, direction):
+        op.get_bind().exec_driver_sql(statement)
 
 
 def run_files_in_autocommit(revision_file: str, direction: str) -> None:
-    """Like `run_files`, but runs the statements one by one, for CREATE INDEX CONCURRENTLY, which
-    cannot run in a transaction.
+    """Like `run_files`, but in no transaction, for CREATE INDEX CONCURRENTLY, which cannot run in
+    one.
 
-    - The script is split at every semicolon, so no statement and no comment of such a file may
-      contain a semicolon.
-    - The file must drop every index first (DROP INDEX CONCURRENTLY IF EXISTS): an interrupted
-      CREATE INDEX CONCURRENTLY leaves an invalid index behind.
+    The file must drop every index first (DROP INDEX CONCURRENTLY IF EXISTS): an interrupted CREATE
+    INDEX CONCURRENTLY leaves an invalid index behind.
     """
-    script = "".join(_scripts(revision_file, direction))
     with op.get_context().autocommit_block():
         # CREATE INDEX CONCURRENTLY waits for older transactions. The wait blocks only other
         # migrations, and a timeout would discard the whole index.
         op.get_bind().exec_driver_sql("SET lock_timeout = 0")
-        for statement in filter(str.strip, script.split(";")):
+        for statement in _statements(revision_file, direction):
             op.get_bind().exec_driver_sql(statement)
         op.get_bind().exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
 
 
-def _scripts(revision_file: str, direction: str) -> list[str]:
+def _statements(revision_file: str, direction: str) -> list[str]:
     revision = Path(revision_file)
-    scripts = [file.read_text() for file in sorted(revision.parent.glob(f"{revision.stem}.*{direction}.sql"))]
-    assert scripts, f"there is no {revision.stem}.{direction}.sql"
-    return scripts
+    files = sorted(revision.parent.glob(f"{revision.stem}.*{direction}.sql"))
+    assert files, f"there is no {revision.stem}.{direction}.sql"
+    return [statement for file in files for statement in split_script(file.read_text())]
 
 
 def include_object(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
