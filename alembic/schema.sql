@@ -3,6 +3,8 @@ CREATE FUNCTION public.create_finished_partition(day date, archived boolean) RET
     SET "TimeZone" TO 'UTC'
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
+    SET "DateStyle" TO 'ISO, MDY'
+    SET standard_conforming_strings TO 'on'
     AS $$
 DECLARE
     partition text := format(
@@ -16,6 +18,8 @@ BEGIN
     END IF;
 
     EXECUTE format('CREATE TABLE %I (LIKE finished_jobs)', partition);
+
+    EXECUTE format('ALTER TABLE %I REPLICA IDENTITY FULL', partition);
 
     EXECUTE format(
         'WITH moved AS (
@@ -145,6 +149,8 @@ CREATE FUNCTION public.longshore_enqueue_v1(job_type text, payload json DEFAULT 
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
     SET search_path TO 'public', 'pg_temp'
+    SET "DateStyle" TO 'ISO, MDY'
+    SET standard_conforming_strings TO 'on'
     AS $_$
 DECLARE
     called_at timestamptz := clock_timestamp();
@@ -823,6 +829,8 @@ CREATE FUNCTION public.retire_finished_partition(partition text, archived boolea
     LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
+    SET "DateStyle" TO 'ISO, MDY'
+    SET standard_conforming_strings TO 'on'
     AS $_$
 BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
@@ -972,6 +980,8 @@ CREATE TABLE public.finished_jobs (
 )
 PARTITION BY RANGE (archive, keep_until);
 
+ALTER TABLE ONLY public.finished_jobs REPLICA IDENTITY FULL;
+
 CREATE TABLE public.finished_jobs_default (
     lane integer CONSTRAINT finished_jobs_lane_not_null NOT NULL,
     attempt smallint CONSTRAINT finished_jobs_attempt_not_null NOT NULL,
@@ -1008,6 +1018,8 @@ CREATE TABLE public.finished_jobs_default (
     result text,
     payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL
 );
+
+ALTER TABLE ONLY public.finished_jobs_default REPLICA IDENTITY FULL;
 
 CREATE TABLE public.finished_parents (
     lane integer NOT NULL,
@@ -1051,6 +1063,8 @@ CREATE TABLE public.rate_limit_usage (
     count integer NOT NULL
 );
 
+ALTER TABLE ONLY public.rate_limit_usage REPLICA IDENTITY FULL;
+
 CREATE TABLE public.schedules (
     name text NOT NULL,
     spec text NOT NULL,
@@ -1075,6 +1089,8 @@ CREATE TABLE public.stat_deltas (
     enqueued integer DEFAULT 0 NOT NULL,
     failed integer DEFAULT 0 NOT NULL
 );
+
+ALTER TABLE ONLY public.stat_deltas REPLICA IDENTITY FULL;
 
 CREATE TABLE public.stat_durations (
     lane integer NOT NULL,

@@ -15,6 +15,7 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE %I (LIKE finished_jobs)', partition);
+    EXECUTE format('ALTER TABLE %I REPLICA IDENTITY FULL', partition);
     EXECUTE format(
         'WITH moved AS (
             DELETE FROM finished_jobs_default

@@ -5,6 +5,7 @@
 --     5_enqueue_checks   functions that compute values and check arguments
 --     6_enqueue_rows     functions that read, lock and change rows
 --     7_enqueue          longshore_enqueue_v1 itself
+--     9_sharding         its settings for a cluster sharded by lane
 --
 --  * The function never calls NOTIFY, because NOTIFY takes a cluster-wide lock at the caller's
 --    commit. The periodic polls of the brokers find the job within a second.

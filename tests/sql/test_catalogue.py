@@ -53,6 +53,30 @@ def test_unique_indexes_of_tables_with_lanes_start_with_the_lane(database: TestD
     assert set(first_columns.values()) == {"lane"}, first_columns
 
 
+def test_rows_of_tables_with_lanes_are_identified_by_a_primary_key_or_as_a_whole(database: TestDatabase) -> None:
+    """Without that, shards of the table could not be moved while rows are changed or deleted."""
+    unidentified = f"""
+    {SELECT_TABLES_WITH_LANES}
+        AND relation.relreplident <> 'f'
+        AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = relation.oid AND indisprimary)
+    """
+    assert names(database, unidentified) == []
+
+
+def test_new_partition_identifies_its_rows_as_a_whole(database: TestDatabase) -> None:
+    with database.uncommitted("SELECT create_finished_partition('2020-01-01', false)") as run:
+        identity = "SELECT 1 / (relreplident = 'f')::int FROM pg_class WHERE relname = 'finished_jobs_20200101'"
+        assert run(identity) == "SELECT 1"
+
+
+def test_security_definer_functions_set_what_the_caller_could_have_changed(database: TestDatabase) -> None:
+    functions = database.rows("SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND proname !~ '^(pg|citus)_'")
+    settings = {row["proname"]: set(row["proconfig"]) for row in functions}
+    assert len(settings) == 3
+    needed = {"search_path=public, pg_temp", "DateStyle=ISO, MDY", "standard_conforming_strings=on"}
+    assert {name: needed - found for name, found in settings.items() if not needed <= found} == {}
+
+
 @pytest.mark.parametrize(
     ("kind", "query"),
     [
