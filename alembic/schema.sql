@@ -63,7 +63,7 @@ BEGIN
 
     EXECUTE format('GRANT SELECT, UPDATE ON config_versions TO %I', grantee);
 
-    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version, queue_id_range TO %I', grantee);
 
     EXECUTE format('GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition TO %I', grantee);
 
@@ -532,8 +532,10 @@ BEGIN
 
         BEGIN
             INSERT INTO queues (id, name)
-            SELECT least(coalesce(max(id), 0) + 1, 65535), queue_name
-            FROM queues
+            SELECT least(coalesce(max(queues.id) + 1, first_id), last_id), queue_name
+            FROM queue_id_range
+            LEFT JOIN queues ON queues.id BETWEEN first_id AND last_id
+            GROUP BY first_id, last_id
             ON CONFLICT (name) DO NOTHING;
 
         EXCEPTION
@@ -1057,6 +1059,13 @@ CREATE TABLE public.poll_history (
     last_polled_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE public.queue_id_range (
+    first_id integer NOT NULL,
+    last_id integer NOT NULL,
+    CONSTRAINT queue_id_range_check CHECK (((last_id >= first_id) AND (last_id <= 65535))),
+    CONSTRAINT queue_id_range_first_id_check CHECK ((first_id >= 1))
+);
+
 CREATE TABLE public.rate_limit_usage (
     lane integer NOT NULL,
     at timestamp with time zone NOT NULL,
@@ -1169,6 +1178,9 @@ ALTER TABLE ONLY public.leaders
 
 ALTER TABLE ONLY public.poll_history
     ADD CONSTRAINT poll_history_pkey PRIMARY KEY (queue, job_type);
+
+ALTER TABLE ONLY public.queue_id_range
+    ADD CONSTRAINT queue_id_range_pkey PRIMARY KEY (first_id);
 
 ALTER TABLE ONLY public.queues
     ADD CONSTRAINT queues_name_key UNIQUE (name);

@@ -3,6 +3,7 @@
 No other module reads settings from the environment."""
 
 import os
+import re
 from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -16,6 +17,7 @@ KIB = 1024
 MIB = 1024 * KIB
 DAY = 24 * 60 * 60
 
+MAX_QUEUE_ID = 65_535  # the lane in a job id has 24 bits, of which the queue id has 16
 MAX_SECONDS = 2**31 - 1  # 68 years: any time of this century plus MAX_SECONDS is a valid date
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 IntegerSeconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
@@ -209,6 +211,12 @@ class Settings(BaseSettings):
     )
     max_crashes: Count = Field(3, description="Expired leases before a job becomes a dead letter as `poison`.")
     max_deliveries: Count = Field(1000, description="Deliveries before a job becomes a dead letter as `undeliverable`.")
+    queue_ids: str | None = Field(
+        None,
+        description="Ids for new queues, as `first-last` within 1-65535. Installations with different ranges never "
+        "have jobs with the same id, and a job's id tells its installation. `migrate` stores the range in the "
+        "database; default: the stored one, at first 1-65535.",
+    )
     create_queues: bool = Field(True, description="Whether the first enqueue creates an unknown queue.")
 
     # Retention
@@ -236,6 +244,22 @@ class Settings(BaseSettings):
     def read_connections(self) -> int:
         ordinary = max(1, self.pool_size - self.connections_reserved)
         return max(1, ordinary // 2) if self.pool_reads is None else self.pool_reads
+
+    @property
+    def queue_id_range(self) -> tuple[int, int] | None:
+        if self.queue_ids is None:
+            return None
+        first, last = map(int, self.queue_ids.split("-"))
+        return first, last
+
+    @field_validator("queue_ids")
+    @classmethod
+    def _is_queue_id_range(cls, value: str | None) -> str | None:
+        if value is not None:
+            found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", value)
+            if not found or not 1 <= int(found[1]) <= int(found[2]) <= MAX_QUEUE_ID:
+                raise ValueError(f"must be first-last within 1-{MAX_QUEUE_ID}, for example 1-999, not {value}")
+        return value
 
     @field_validator("database_url", "listen_url")
     @classmethod

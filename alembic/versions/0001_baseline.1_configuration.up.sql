@@ -19,6 +19,15 @@ CREATE TABLE queues (
     config        text        NOT NULL DEFAULT '{}'
 );
 
+-- The ids that new queues of this installation get; one row. `migrate` stores LONGSHORE_QUEUE_IDS
+-- here, because longshore_enqueue_v1 cannot read the settings of the brokers.
+CREATE TABLE queue_id_range (
+    first_id int PRIMARY KEY CHECK (first_id >= 1),
+    last_id  int NOT NULL CHECK (last_id BETWEEN first_id AND 65535)
+);
+
+INSERT INTO queue_id_range (first_id, last_id) VALUES (1, 65535);
+
 CREATE TABLE job_types (
     name       text        PRIMARY KEY,
     config     text        NOT NULL,

@@ -22,8 +22,10 @@ BEGIN
         END IF;
         BEGIN
             INSERT INTO queues (id, name)
-            SELECT least(coalesce(max(id), 0) + 1, 65535), queue_name
-            FROM queues
+            SELECT least(coalesce(max(queues.id) + 1, first_id), last_id), queue_name
+            FROM queue_id_range
+            LEFT JOIN queues ON queues.id BETWEEN first_id AND last_id
+            GROUP BY first_id, last_id
             ON CONFLICT (name) DO NOTHING;
         EXCEPTION
             WHEN unique_violation THEN

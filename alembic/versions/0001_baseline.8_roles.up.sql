@@ -52,7 +52,7 @@ BEGIN
     EXECUTE format('GRANT SELECT, INSERT, UPDATE ON queues, lane_locks, api_keys TO %I', grantee);
     EXECUTE format('GRANT SELECT, INSERT ON finished_jobs TO %I', grantee);
     EXECUTE format('GRANT SELECT, UPDATE ON config_versions TO %I', grantee);
-    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version, queue_id_range TO %I', grantee);
     EXECUTE format('GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition TO %I', grantee);
 END
 $$;

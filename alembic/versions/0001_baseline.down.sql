@@ -36,4 +36,5 @@ DROP FUNCTION create_finished_partition(date, boolean);
 
 DROP TABLE stat_durations, stat_rates, stat_totals, stat_deltas, finished_parents, dependents, group_cooldowns,
     rate_limit_usage, lane_locks, deduplication_keys, dead_letters, finished_jobs, jobs, leaders, poll_history, workers,
-    clock_lags, config_versions, api_keys, schedules, job_types, queues;
+    clock_lags, config_versions, api_keys, schedules, job_types, queue_id_range,
+    queues;

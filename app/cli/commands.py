@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import api_keys
-from app.cli.serving import exit_on_signals, log_shutdown, log_upgrade, require_keys_or_loopback, run
+from app.cli.serving import (
+    exit_on_signals,
+    log_shutdown,
+    log_upgrade,
+    require_keys_or_loopback,
+    require_stored_queue_ids,
+    run,
+)
 from app.cli.support import (
     FAILED,
     WRONG_SETTINGS,
@@ -76,7 +83,8 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
         database(settings) as dsn,
     ):
         if migrate or (migrate is None and settings.database_url is None):
-            log_upgrade(upgrade(direct_dsn(settings, dsn)))
+            log_upgrade(upgrade(settings, direct_dsn(settings, dsn)))
+        require_stored_queue_ids(settings, dsn)
         require_keys_or_loopback(settings, dsn)
         run(settings, dsn, listener, on_stopped)
 
@@ -86,7 +94,7 @@ def migrate() -> None:
     """Migrate the database to the newest schema."""
     settings = load_settings()
     with exit_on_error(), database(settings) as dsn:
-        before, after = upgrade(direct_dsn(settings, dsn))
+        before, after = upgrade(settings, direct_dsn(settings, dsn))
         print(
             f"The schema is already at {after}."
             if before == after

@@ -36,21 +36,41 @@ def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
         )
 
 
+def require_stored_queue_ids(settings: "Settings", dsn: str) -> None:
+    """Exits if the settings have another range of queue ids than the database. A database that
+    cannot be read has no range yet, and `migrate` will store one."""
+    if settings.queue_ids is None:
+        return
+    stored = read_value(dsn, "SELECT first_id || '-' || last_id FROM queue_id_range")
+    if stored not in (None, "{}-{}".format(*settings.queue_id_range or ())):
+        fail(
+            f"LONGSHORE_QUEUE_IDS is {settings.queue_ids}, but the database has {stored}: "
+            "run `python -m app migrate` with the same LONGSHORE_QUEUE_IDS",
+            WRONG_SETTINGS,
+        )
+
+
 def has_api_keys(dsn: str) -> bool | None:
     """Whether any API key exists. Returns None if the database or the table cannot be read."""
+    exists: bool | None = read_value(dsn, "SELECT EXISTS (SELECT FROM api_keys)")
+    return exists
+
+
+def read_value(dsn: str, query: str) -> Any:
+    """Returns the value that a query reads, or None if the database or the table cannot be read."""
     import asyncio
 
     from app.db.primary import UNREACHABLE, PrimaryConnector
 
-    async def exists() -> bool:
+    async def read() -> Any:
         connection = await PrimaryConnector(dsn).connect(timeout=5)
         try:
-            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_keys)"))
+            return await connection.fetchval(query)
         finally:
             await connection.close()
 
     try:
-        return asyncio.run(exists())
+        return asyncio.run(read())
     except UNREACHABLE:
         return None
 

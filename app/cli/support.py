@@ -171,7 +171,7 @@ def run_with_broker(
 
     with exit_on_error(), database(settings, shared=shared, existing=existing) as dsn:
         # Migrates the embedded Postgres, as `serve` does: a new data folder has no schema yet.
-        if settings.database_url is None and upgrade(dsn).before is None:
+        if settings.database_url is None and upgrade(settings, dsn).before is None:
             print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
         try:
             asyncio.run(run(dsn))
@@ -179,16 +179,33 @@ def run_with_broker(
             fail(problem.detail, FAILED)
 
 
-def upgrade(dsn: str) -> "UpgradeResult":
+def upgrade(settings: "Settings", dsn: str) -> "UpgradeResult":
+    """Migrates the database, and stores the range of queue ids in it if the settings have one."""
+    import asyncio
+
     from app.db import migrations
     from app.db.failure_causes import describe
 
     try:
-        return migrations.upgrade(dsn)
+        upgraded = migrations.upgrade(dsn)
     except OSError as error:  # asyncpg raises the socket's own error
         fail(describe(error, dsn), FAILED)
     except migrations.UnknownRevision as error:
         fail(str(error), FAILED)
+    if settings.queue_id_range is not None:
+        asyncio.run(store_queue_ids(dsn, *settings.queue_id_range))
+    return upgraded
+
+
+async def store_queue_ids(dsn: str, first: int, last: int) -> None:
+    """Stores the ids that new queues get. Existing queues keep their ids."""
+    from app.db.primary import PrimaryConnector
+
+    connection = await PrimaryConnector(dsn).connect(timeout=5)
+    try:
+        await connection.execute("UPDATE queue_id_range SET first_id = $1, last_id = $2", first, last)
+    finally:
+        await connection.close()
 
 
 def validate(kind: type[T], fields: dict[str, object]) -> T:

@@ -48,6 +48,8 @@ queues = sa.Table(
     *_required(sa.Text, "config", default="{}"),
 )
 
+queue_id_range = sa.Table("queue_id_range", metadata, *_key(sa.Integer, "first_id"), *_required(sa.Integer, "last_id"))
+
 job_types = sa.Table(
     "job_types",
     metadata,

@@ -23,7 +23,7 @@ from app.db.pool import Executor
 from app.errors import DatabaseUnavailable, NotFound, Problem, QueueLimit
 from app.queues import store
 from app.queues.cache import MissingQueue, Queue, QueueCache
-from app.queues.store import MAX_QUEUE_ID, NewQueue, QueueRow
+from app.queues.store import NewQueue, QueueRow
 
 T = TypeVar("T")
 FindQueue = Callable[[str], Queue]
@@ -39,7 +39,7 @@ class QueueConflict(Exception):
 
 def no_id_left() -> QueueLimit:
     detail = "deleted queues keep theirs, so reuse the name of a deleted queue"
-    return QueueLimit(f"all {MAX_QUEUE_ID} queue ids are used: {detail}", retry_after=60)
+    return QueueLimit(f"all queue ids of this installation are used: {detail}", retry_after=60)
 
 
 class QueueCreator:
@@ -122,8 +122,9 @@ class QueueCreator:
     async def _draft_queues(self, names: Sequence[str]) -> tuple[dict[str, Queue], bool]:
         """Drafts queues for these names, in order, as many as `max_queues` allows.
 
-        The draft of a deleted queue keeps its id and lanes. A new queue gets the next id after the
-        highest id in the database. Also returns whether all ids are used.
+        The draft of a deleted queue keeps its id and lanes. A new queue gets the next id of the
+        range of this installation, after the highest id in the database. Also returns whether all
+        ids of the range are used.
         """
         if not names or not self._infra.settings.create_queues:
             return {}, False
@@ -133,7 +134,7 @@ class QueueCreator:
             name: queue.row._replace(deleted_at=None)
             for name, queue in self._queues.cached_including_deleted(names).items()
         }
-        free_ids = iter(range(totals.last_id + 1, MAX_QUEUE_ID + 1))
+        free_ids = iter(range(totals.next_id, totals.last_id + 1))
         rows = (deleted.get(name) or self._new_row(next(free_ids, None), name) for name in names)
         drafts = {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}
         return drafts, next(free_ids, None) is None

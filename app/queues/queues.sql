@@ -36,8 +36,14 @@ WHERE id = ANY(:ids::int[]);
 
 -- name: queue_totals
 -- row: QueueTotals
-SELECT count(*) AS all, count(*) FILTER (WHERE deleted_at IS NULL) AS not_deleted, coalesce(max(id), 0) AS last_id
-FROM queues;
+-- Counts queues, and reads which ids new queues may have: from next_id to last_id.
+SELECT count(queues.id) AS all,
+    count(queues.id) FILTER (WHERE queues.deleted_at IS NULL) AS not_deleted,
+    coalesce(max(queues.id) FILTER (WHERE queues.id BETWEEN first_id AND last_id) + 1, first_id) AS next_id,
+    last_id
+FROM queue_id_range
+LEFT JOIN queues ON true
+GROUP BY first_id, last_id;
 
 -- name: list_queues
 -- row: QueueRow
@@ -80,8 +86,11 @@ WHERE queues.deleted_at IS NOT NULL AND queues.id = excluded.id
 RETURNING name, created_at < now() AS undeleted;
 
 -- name: next_queue_id
-SELECT coalesce(max(id), 0) + 1
-FROM queues;
+-- Returns NULL if all ids of the range are used.
+SELECT CASE WHEN coalesce(max(queues.id), 0) < last_id THEN coalesce(max(queues.id) + 1, first_id) END
+FROM queue_id_range
+LEFT JOIN queues ON queues.id BETWEEN first_id AND last_id
+GROUP BY first_id, last_id;
 
 -- name: write_queue
 UPDATE queues

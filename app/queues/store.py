@@ -13,8 +13,6 @@ from app.queues.schemas import Queue, QueueConfig
 
 SQL = load_queries(__file__)
 
-MAX_QUEUE_ID = 65_535
-
 
 class _Stored(QueueConfig, forbid_unknown_fields=False):
     """The stored configuration.
@@ -71,10 +69,12 @@ class NewQueue(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """The number of all queues, and of those that are not deleted. Also has the highest queue id."""
+    """The number of all queues, and of those that are not deleted. Also has the ids that new queues
+    may have, from `next_id` to `last_id`."""
 
     all: int
     not_deleted: int
+    next_id: int
     last_id: int
 
 
@@ -127,8 +127,8 @@ async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) 
 
 async def next_queue_id(db: Executor) -> int | None:
     """Returns the next id, or None if all ids are used."""
-    queue_id: int = await db.value(*SQL.next_queue_id())
-    return queue_id if queue_id <= MAX_QUEUE_ID else None
+    queue_id: int | None = await db.value(*SQL.next_queue_id())
+    return queue_id
 
 
 async def write_queue(db: Executor, row: QueueRow) -> None:

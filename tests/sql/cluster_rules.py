@@ -12,7 +12,7 @@ from tests.sql.statements import TABLES_WITH_LANES, Statement
 
 _TABLE = "|".join(TABLES_WITH_LANES)
 _READ = re.compile(rf"\b(?:FROM|JOIN|USING)\s+({_TABLE})\b(?!\s*\()")
-_SMALL = "queues|job_types|schedules|api_keys|config_versions|clock_lags|workers|poll_history|leaders|queue_id_ranges"
+_SMALL = "queues|job_types|schedules|api_keys|config_versions|clock_lags|workers|poll_history|leaders|queue_id_range"
 # Functions that are not functions of the catalogue, or that are IMMUTABLE.
 _IMMUTABLE = {"coalesce", "greatest", "least", "nullif", "any", "all", "array", "unnest", "cardinality", "values", "in"}
 

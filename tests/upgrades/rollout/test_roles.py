@@ -35,7 +35,7 @@ FROM pg_class, aclexplode(relacl)
 WHERE grantee = $1::regrole
 ORDER BY relname, privilege_type
 """
-READ_ONLY = {"alembic_version", "finished_jobs_default"}
+READ_ONLY = {"alembic_version", "finished_jobs_default", "queue_id_range"}
 
 ADMINISTRATOR = {"name": "administrator", "scopes": ["enqueue", "work", "read", "manage"], "max_leases": 1000}
 CREATE_OLD_PARTITION = "SELECT create_finished_partition('2020-01-01', false)"
