@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from app import RELEASE
 from app.api_keys import routes as api_key_routes
 from app.broker import Broker, build_broker
-from app.db import migrations
+from app.db import distribution, migrations
 from app.db.schema_state import schema_problem
 from app.dead_letters import routes as dead_letter_routes
 from app.enqueue import routes as enqueue_routes
@@ -169,6 +169,10 @@ def _checks(broker: Broker) -> dict[str, health.HealthCheck]:
         revision = await migrations.current_revision(broker.infra.db)
         if (problem := schema_problem(revision)) is not None:
             raise Problem(problem)
+        # A table that only the coordinator has does not make the broker unready, because the
+        # statements without that table work.
+        if tables := await distribution.undistributed(broker.infra.db):
+            return f"at {revision}; degraded: not distributed: {', '.join(tables)}: run `python -m app distribute`"
         return f"at {revision}"
 
     async def serving() -> str:

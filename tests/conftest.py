@@ -71,6 +71,7 @@ def optional_tests() -> dict[str, bool]:
     """Returns which optional tests can run here.
 
     Imports late: tests of one package do not need them."""
+    from tests.citus.conftest import CITUS_DSN
     from tests.faults.failover import conftest as failover
     from tests.faults.failover import disk
     from tests.faults.postgres.conftest import PGBOUNCER
@@ -80,6 +81,7 @@ def optional_tests() -> dict[str, bool]:
         "power cut, full disk (they need root, loop devices and mkfs.ext4)": disk.IS_AVAILABLE,
         "failover by Patroni (make patroni)": failover.WITH_PATRONI,
         "PgBouncer (if there is one on the PATH)": bool(PGBOUNCER),
+        "Citus (CITUS_DSN: an empty database on the coordinator of a cluster)": bool(CITUS_DSN),
         f"the previous release ({releases.PREVIOUS}, if its commit is in this clone) beside this one": (
             releases.IS_AVAILABLE
         ),

@@ -1,4 +1,4 @@
-"""The commands: serve, migrate, keys, backup, restored, openapi, sql, config.
+"""The commands: serve, migrate, distribute, keys, backup, restored, openapi, sql, config.
 
 Large libraries are imported inside the commands that need them, so that other commands start fast.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import api_keys
+from app.cli.distribution import distribute
 from app.cli.serving import (
     exit_on_signals,
     log_shutdown,
@@ -27,6 +28,7 @@ from app.cli.support import (
     WRONG_SETTINGS,
     command_line,
     database,
+    direct_dsn,
     embedded_folder,
     exit_on_error,
     fail,
@@ -40,7 +42,6 @@ from app.cli.support import (
 
 if TYPE_CHECKING:
     from app.broker import Broker
-    from app.settings import Settings
 
 cli = typer.Typer(
     name="longshore",
@@ -50,6 +51,7 @@ cli = typer.Typer(
 )
 
 cli.add_typer(api_keys.cli, name="keys")
+cli.command()(distribute)
 
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on, instead of LONGSHORE_HOST.")]
@@ -203,12 +205,6 @@ def report_interruption(target: Path) -> Iterator[None]:
             f"delete {target}.partial if it exists, and run the command again",
             FAILED,
         )
-
-
-def direct_dsn(settings: "Settings", dsn: str) -> str:
-    """Returns the DSN for migrations, which bypasses a connection pooler: a migration holds a
-    session-level lock, and a pooler in transaction mode does not support such locks."""
-    return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 
 def main() -> None:

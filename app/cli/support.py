@@ -143,6 +143,12 @@ def database(settings: "Settings", *, shared: bool = False, existing: bool = Fal
         yield dsn
 
 
+def direct_dsn(settings: "Settings", dsn: str) -> str:
+    """Returns the DSN for migrations, which bypasses a connection pooler: a migration holds a
+    session-level lock, and a pooler in transaction mode does not support such locks."""
+    return settings.listen_url.get_secret_value() if settings.listen_url else dsn
+
+
 def run_with_broker(
     command: Callable[["Broker"], Awaitable[None]], *, shared: bool = True, existing: bool = True
 ) -> None:

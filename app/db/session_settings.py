@@ -68,6 +68,10 @@ _PASSED_BY_POOLERS = {
 
 NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
+# The role of the brokers needs these on every node of a Citus cluster, because Citus opens
+# connections of its own to the nodes. Without lock_timeout, a wait for a lock on a node has no end.
+CLUSTER: Mapping[str, str] = _PLANS | _CITUS | {"lock_timeout": _LIMITS["lock_timeout"]}
+
 
 def missing_settings(actual: Sequence[str]) -> Iterator[str]:
     """Yields one sentence that lists the settings of NEEDED that a session lacks, if there are any:

@@ -39,7 +39,7 @@ class QueueConflict(Exception):
 
 def no_id_left() -> QueueLimit:
     detail = "deleted queues keep theirs, so reuse the name of a deleted queue"
-    return QueueLimit(f"all queue ids of this installation are used: {detail}", retry_after=60)
+    return QueueLimit(f"no queue id is left: {detail}", retry_after=60)
 
 
 class QueueCreator:

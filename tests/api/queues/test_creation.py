@@ -157,7 +157,7 @@ def test_error_says_that_all_queue_ids_are_used(postgres: str, loop: Loop, queue
             assert (response.status_code, problem["code"], problem["detail"]) == (
                 429,
                 "queue_limit",
-                "all queue ids of this installation are used: deleted queues keep theirs, so reuse the name of a deleted queue",
+                "no queue id is left: deleted queues keep theirs, so reuse the name of a deleted queue",
             )
         results = api.batch({"queue": "deleted"}, {}, atomic=False, status=207)["results"]
         assert [result["status"] for result in results] == ["created", "rejected"]
