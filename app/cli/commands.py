@@ -15,6 +15,7 @@ import typer
 
 from app.cli import api_keys
 from app.cli.distribution import distribute
+from app.cli.migration import direct_dsn, upgrade
 from app.cli.serving import (
     exit_on_signals,
     log_shutdown,
@@ -28,7 +29,6 @@ from app.cli.support import (
     WRONG_SETTINGS,
     command_line,
     database,
-    direct_dsn,
     embedded_folder,
     exit_on_error,
     fail,
@@ -36,7 +36,6 @@ from app.cli.support import (
     format_value,
     load_settings,
     run_with_broker,
-    upgrade,
     variable_name,
 )
 

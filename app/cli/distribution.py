@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.support import FAILED, WRONG_SETTINGS, direct_dsn, exit_on_error, fail, load_settings
+from app.cli.migration import direct_dsn
+from app.cli.support import FAILED, WRONG_SETTINGS, exit_on_error, fail, load_settings
 
 if TYPE_CHECKING:
     from app.db.distribution import Step

@@ -14,7 +14,6 @@ import typer
 
 if TYPE_CHECKING:
     from app.broker import Broker
-    from app.db.migrations import UpgradeResult
     from app.settings import Settings
 
 T = TypeVar("T")
@@ -143,12 +142,6 @@ def database(settings: "Settings", *, shared: bool = False, existing: bool = Fal
         yield dsn
 
 
-def direct_dsn(settings: "Settings", dsn: str) -> str:
-    """Returns the DSN for migrations, which bypasses a connection pooler: a migration holds a
-    session-level lock, and a pooler in transaction mode does not support such locks."""
-    return settings.listen_url.get_secret_value() if settings.listen_url else dsn
-
-
 def run_with_broker(
     command: Callable[["Broker"], Awaitable[None]], *, shared: bool = True, existing: bool = True
 ) -> None:
@@ -159,6 +152,7 @@ def run_with_broker(
 
     from app import log
     from app.broker import build_broker
+    from app.cli.migration import upgrade
     from app.errors import DatabaseUnavailable, Problem
 
     settings = load_settings()
@@ -183,35 +177,6 @@ def run_with_broker(
             asyncio.run(run(dsn))
         except Problem as problem:
             fail(problem.detail, FAILED)
-
-
-def upgrade(settings: "Settings", dsn: str) -> "UpgradeResult":
-    """Migrates the database, and stores the range of queue ids in it if the settings have one."""
-    import asyncio
-
-    from app.db import migrations
-    from app.db.failure_causes import describe
-
-    try:
-        upgraded = migrations.upgrade(dsn)
-    except OSError as error:  # asyncpg raises the socket's own error
-        fail(describe(error, dsn), FAILED)
-    except migrations.UnknownRevision as error:
-        fail(str(error), FAILED)
-    if settings.queue_id_range is not None:
-        asyncio.run(store_queue_ids(dsn, *settings.queue_id_range))
-    return upgraded
-
-
-async def store_queue_ids(dsn: str, first: int, last: int) -> None:
-    """Stores the ids that new queues get. Existing queues keep their ids."""
-    from app.db.primary import PrimaryConnector
-
-    connection = await PrimaryConnector(dsn).connect(timeout=5)
-    try:
-        await connection.execute("UPDATE queue_id_range SET first_id = $1, last_id = $2", first, last)
-    finally:
-        await connection.close()
 
 
 def validate(kind: type[T], fields: dict[str, object]) -> T:
