@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.body_errors import unknown_field_detail
 from app.http.headers import KEY_PATTERN, KEY_RULE
+from app.http.json_pointer import EMPTY_NAME
 from app.http.schema_types import NAME_PATTERN, NAME_RULE
 
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, decoded with surrogateescape
@@ -60,7 +61,9 @@ def _reject_invalid_utf8(query: bytes) -> None:
         return
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
     invalid = [_replace_invalid(name) for name, value in pairs if _ESCAPED_BYTE.search(name + value)]
-    raise_for_faults(Fault(f"/query/{name}", "invalid", f"{name} must be UTF-8 in percent escapes") for name in invalid)
+    raise_for_faults(
+        Fault(f"/query/{name}", "invalid", f"{name or EMPTY_NAME} must be UTF-8 in percent escapes") for name in invalid
+    )
 
 
 def _replace_invalid(text: str) -> str:
@@ -74,7 +77,8 @@ def _reject_repeated(names: list[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise_for_faults(
-            Fault(f"/query/{name}", "repeated", f"{name} takes one value: send it once") for name in repeated
+            Fault(f"/query/{name}", "repeated", f"{name or EMPTY_NAME} takes one value: send it once")
+            for name in repeated
         )
 
 
