@@ -10,6 +10,7 @@ def run_all_lifecycles(api: Api, database: TestDatabase) -> None:
     finish_jobs(api)
     replay_and_purge_dead_letters(api)
     stop_reporting_a_lease(api, database)
+    let_a_lease_expire(api, database)
     limit_groups(Api(api.http, "limited-groups"))
     schedule_groups_fairly(Api(api.http, "fair"))
     limit_queue(Api(api.http, "limited"))
@@ -17,6 +18,7 @@ def run_all_lifecycles(api: Api, database: TestDatabase) -> None:
     use_unique_keys_and_schedules(Api(api.http, "keyed"), database)
     resolve_dependencies(Api(api.http, "children"))
     miss_start_deadline(Api(api.http, "late"))
+    leave_empty_span(Api(api.http, "unclaimed"), database)
 
 
 def update_and_cancel_jobs(api: Api, database: TestDatabase) -> None:
@@ -68,6 +70,13 @@ def stop_reporting_a_lease(api: Api, database: TestDatabase) -> None:
     job = api.claim_one(worker_id="forgetful", lease_seconds=60)
     database.age(job["id"], 10)
     api.heartbeat("forgetful", holds_all=True)
+
+
+def let_a_lease_expire(api: Api, database: TestDatabase) -> None:
+    api.enqueue()
+    job = api.claim_one(worker_id="crashed", lease_seconds=60)
+    database.age(job["id"], 61)
+    api.complete(api.claim_one(wait_seconds=20))
 
 
 def limit_groups(api: Api) -> None:
@@ -138,6 +147,12 @@ def resolve_dependencies(api: Api) -> None:
 def miss_start_deadline(api: Api) -> None:
     job = api.enqueue(expires_at="2020-01-01T00:00:00Z")
     wait_until(lambda: api.job(job["id"])["state"] == "dead")
+
+
+def leave_empty_span(api: Api, database: TestDatabase) -> None:
+    """A span of a cancelled job in a queue that no worker claims from."""
+    job = api.cancel(api.enqueue())
+    wait_until(lambda: not database.rows("SELECT FROM ready_spans WHERE first_id = $1", job["id"]))
 
 
 def explain_codes(api: Api, job: Json) -> set[str]:
