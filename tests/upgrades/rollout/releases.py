@@ -10,9 +10,9 @@ from pathlib import Path
 from app.db.migrations import ROOT
 from tests.broker import RunningBroker, broker_process
 
-# The commit that introduced the baseline schema (0001). There is no release yet, and no earlier
+# The commit of the last change to the baseline schema (0001). There is no release yet, and no earlier
 # commit works on this schema. After a release it is the last commit of the release before.
-PREVIOUS = "7d37bb8df4"
+PREVIOUS = "e96f7af356"
 
 
 def _archive() -> bytes | None:
