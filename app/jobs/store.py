@@ -1,4 +1,4 @@
-"""Inserts, finds, updates, cancels and purges jobs: the functions run the statements of jobs.sql."""
+"""Inserts, finds, updates, cancels and purges jobs: the functions run jobs.sql and stored.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime

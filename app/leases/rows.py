@@ -1,4 +1,4 @@
-"""The parameters and results of claims, and of the statements in claims.sql and leases.sql."""
+"""The parameters and results of claims, and of the statements on leases."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Runs claims.sql and leases.sql."""
+"""Claims jobs, and extends, checks and ends leases: the functions run the .sql files of this package."""
 
 import secrets
 from collections.abc import Sequence
