@@ -39,10 +39,9 @@ def distribute(
 async def _distribute(dsn: str, role: str | None, *, dry_run: bool, check: bool) -> None:
     from app.db.distribution import missing_steps, problems
     from app.db.migrations import head
-    from app.db.primary import PrimaryConnector
+    from app.db.primary import single_connection
 
-    connection = await PrimaryConnector(dsn).connect(timeout=5, server_settings=SETTINGS)
-    try:
+    async with single_connection(dsn, **SETTINGS) as connection:
         if found := await problems(connection):
             fail("; ".join(found), FAILED)
         if await connection.fetchval("SELECT to_regclass('alembic_version') IS NULL") or head() != (
@@ -60,8 +59,6 @@ async def _distribute(dsn: str, role: str | None, *, dry_run: bool, check: bool)
                 await _run(connection, step)
             steps = await missing_steps(connection, role)
         await connection.execute("ANALYZE")
-    finally:
-        await connection.close()
     print("All tables are distributed. Set LONGSHORE_LISTEN_URL of every broker to the coordinator.")
 
 

@@ -35,10 +35,7 @@ def upgrade(settings: "Settings", dsn: str) -> "UpgradeResult":
 
 async def store_queue_ids(dsn: str, first: int, last: int) -> None:
     """Stores the ids that new queues get. Existing queues keep their ids."""
-    from app.db.primary import PrimaryConnector
+    from app.db.primary import single_connection
 
-    connection = await PrimaryConnector(dsn).connect(timeout=5)
-    try:
+    async with single_connection(dsn) as connection:
         await connection.execute("UPDATE queue_id_range SET first_id = $1, last_id = $2", first, last)
-    finally:
-        await connection.close()

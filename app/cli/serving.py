@@ -60,14 +60,11 @@ def read_value(dsn: str, query: str) -> Any:
     """Returns the value that a query reads, or None if the database or the table cannot be read."""
     import asyncio
 
-    from app.db.primary import UNREACHABLE, PrimaryConnector
+    from app.db.primary import UNREACHABLE, single_connection
 
     async def read() -> Any:
-        connection = await PrimaryConnector(dsn).connect(timeout=5)
-        try:
+        async with single_connection(dsn) as connection:
             return await connection.fetchval(query)
-        finally:
-            await connection.close()
 
     try:
         return asyncio.run(read())

@@ -15,8 +15,8 @@ See docs/reliability/rules.md#r10.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -188,3 +188,13 @@ def _discard(attempts: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]
             attempt.cancel()
         elif not attempt.cancelled() and attempt.exception() is None:
             attempt.result()[0].terminate()
+
+
+@asynccontextmanager
+async def single_connection(dsn: str, **settings: str) -> AsyncIterator[Connection]:
+    """Opens a connection to the primary for a command, and closes it after the `with` block."""
+    connection = await PrimaryConnector(dsn).connect(timeout=5, server_settings=settings)
+    try:
+        yield connection
+    finally:
+        await connection.close()
