@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, inspect
 
 from app.errors import MAX_FAULTS, Fault
 from app.http import instants
-from app.http.json_pointer import escape_pointer_step, format_pointer
+from app.http.json_pointer import EMPTY_NAME, escape_pointer_step, format_pointer
 
 T = TypeVar("T")
 
@@ -185,7 +185,7 @@ def unknown_field_detail(name: str, known: Iterable[str], prefix: str = "") -> s
     """Formats the error for an unknown field, and suggests the most similar known name, if there is
     one. `prefix` stands before the name: `jobs[3].` for a field of the fourth job."""
     similar = _similar_name(name, known)
-    return f"unknown field {prefix}{name[:MAX_SHOWN]}" + (f"; did you mean {similar}?" if similar else "")
+    return f"unknown field {prefix}{name[:MAX_SHOWN] or EMPTY_NAME}" + (f"; did you mean {similar}?" if similar else "")
 
 
 def _similar_name(name: str, known: Iterable[str]) -> str | None:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -12,8 +13,10 @@ from fastapi.routing import APIRoute
 from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.body_errors import unknown_field_detail
 from app.http.headers import KEY_PATTERN, KEY_RULE
+from app.http.json_pointer import EMPTY_NAME
 from app.http.schema_types import NAME_PATTERN, NAME_RULE
 
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, decoded with surrogateescape
 _LOST_PLUS = re.compile(r"\d \d\d:\d\d$", re.ASCII)
 _CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
 _DETAILS = {
@@ -47,7 +50,25 @@ async def reject_unknown_parameters(request: Request) -> None:
     if isinstance(route, APIRoute) and not route.dependant.query_params:
         detail = "this call takes no query parameters"
         raise_for_faults(Fault(f"/query/{name}", "unknown_field", detail) for name in dict.fromkeys(names) or [""])
+    _reject_invalid_utf8(request.scope["query_string"])
     _reject_repeated(names)
+
+
+def _reject_invalid_utf8(query: bytes) -> None:
+    """Rejects percent escapes that are not UTF-8. The framework replaces them by U+FFFD, and the
+    parameter would match data with that character."""
+    if b"%" not in query:
+        return
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
+    invalid = [_replace_invalid(name) for name, value in pairs if _ESCAPED_BYTE.search(name + value)]
+    raise_for_faults(
+        Fault(f"/query/{name}", "invalid", f"{name or EMPTY_NAME} must be UTF-8 in percent escapes") for name in invalid
+    )
+
+
+def _replace_invalid(text: str) -> str:
+    """Replaces bytes that are not UTF-8, so that an error can show the text."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _reject_repeated(names: list[str]) -> None:
@@ -56,7 +77,8 @@ def _reject_repeated(names: list[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise_for_faults(
-            Fault(f"/query/{name}", "repeated", f"{name} takes one value: send it once") for name in repeated
+            Fault(f"/query/{name}", "repeated", f"{name or EMPTY_NAME} takes one value: send it once")
+            for name in repeated
         )
 
 

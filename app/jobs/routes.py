@@ -99,8 +99,8 @@ async def cancel_jobs(
 ) -> Response:
     """Cancels jobs by ids or by filter. Asks the workers of running jobs to stop.
 
-    `dry_run: true` only counts. `limit` (default 1000) bounds one call: repeat the call until no
-    job matches.
+    `dry_run: true` only counts. `limit` (default 1000) bounds one call: repeat the call until
+    `remaining` is 0. A running job that was asked to stop still matches until its run ends.
     """
     return json_response(await updater.cancel_many(request, access))
 

@@ -34,6 +34,7 @@ Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by
 Metadata = Annotated[
     dict[str, Raw], Meta(max_length=64, description="Free data about the job; the broker never interprets it.")
 ]
+MAX_CANCELLED = 10_000  # jobs in one bulk cancellation
 # Parsed like the instants in bodies: pydantic alone would accept `-1` too, as seconds since the
 # epoch.
 QueryInstant = Annotated[AwareDatetime, BeforeValidator(instants.parse)]
@@ -188,17 +189,20 @@ class CancelJobs(BulkRequest):
     dry_run: (
         Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType
     ) = UNSET
-    limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
+    limit: Annotated[int, integer(ge=1, le=MAX_CANCELLED, description="Default 1000.")] | UnsetType = UNSET
 
 
 class CancelAnswer(ResponseModel):
     """How many jobs matched, and how many of them were cancelled.
 
-    `requested`: how many running jobs were asked to stop.
+    `requested`: how many running jobs were asked to stop. `remaining`: how many matching jobs this
+    call left unchanged because of `limit` or `dry_run`. Counting stops at 10,001 matching jobs, one
+    more than the largest `limit`, so `remaining` is 0 only if no job is left.
     """
 
     matched: Int32
     cancelled: Int32
     requested: Int32
+    remaining: Int32
     sample: list[UUID]
     dry_run: DryRun | UnsetType = UNSET

@@ -16,11 +16,14 @@ from app.jobs.bulk_filter import bulk_filter
 from app.jobs.listing import matching_ids
 from app.jobs.reader import JobReader
 from app.jobs.rows import JobChanges
-from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
+from app.jobs.schemas import MAX_CANCELLED, CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
 from app.jobs.validation import instant_fault, metadata_fault
 from app.log import log
 from app.queues.cache import QueueCache
 
+# Matching jobs that a bulk cancellation counts: one more than it can cancel, so that it knows
+# whether jobs remain.
+MAX_COUNTED = MAX_CANCELLED + 1
 MAX_SAMPLE = 20  # ids in the response of a bulk cancellation
 # How often both statements of a cancellation are tried. A job may start or finish its run between
 # the two statements, and then neither of them matches the job.
@@ -115,25 +118,32 @@ class JobUpdater:
         return 200, job
 
     async def cancel_many(self, request: CancelJobs, access: Access) -> CancelAnswer:
-        ids = await self._matching(request, access)
+        matching = await self._matching(request, access)
+        matched, ids = len(matching), matching[: value_or(request.limit, 1000)]
+        sample = ids[:MAX_SAMPLE]
         if value_or(request.dry_run, False):
-            return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:MAX_SAMPLE], dry_run=True)
+            return CancelAnswer(
+                matched=matched, cancelled=0, requested=0, remaining=matched, sample=sample, dry_run=True
+            )
         cancelled, requested = await self._cancel(ids)
         log.info("jobs cancelled", count=len(cancelled), requested=len(requested), caller=access.caller)
         return CancelAnswer(
-            matched=len(ids), cancelled=len(cancelled), requested=len(requested), sample=ids[:MAX_SAMPLE]
+            matched=matched,
+            cancelled=len(cancelled),
+            requested=len(requested),
+            remaining=matched - len(ids),
+            sample=sample,
         )
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
-        """Returns the ids of the live jobs that the request selects, at most `limit` ids."""
+        """Returns the ids of the live jobs that the request selects, at most MAX_COUNTED ids."""
         job_filter = bulk_filter(request, request.filter, JobFilter())
-        limit = value_or(request.limit, 1000)
         if job_filter is None:
             ids = value_or(request.ids, [])
             visible = await self._queues.accessible_ids(ids, access)
-            return (await self._live(job_id for job_id in ids if job_id in visible))[:limit]
+            return await self._live(job_id for job_id in ids if job_id in visible)
         lanes = await self._reader.lanes(job_filter, access, "/filter")
-        return await matching_ids(self._infra.read_connections, lanes, job_filter, limit)
+        return await matching_ids(self._infra.read_connections, lanes, job_filter, MAX_COUNTED)
 
     async def _live(self, ids: Iterable[UUID]) -> list[UUID]:
         """Returns the ids of the jobs that wait or run, each id once, in the order of `ids`."""

@@ -139,7 +139,8 @@ def _delay(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, jitter: float
     base = value_or(policy.base_seconds, settings.retry_base_seconds)
     factor = value_or(policy.factor, settings.retry_factor)
     limit = value_or(policy.max_seconds, settings.retry_max_seconds)
-    return backoff(row.attempt, base, factor, limit) * (1 + value_or(policy.jitter, settings.retry_jitter) * jitter)
+    spread = 1 + value_or(policy.jitter, settings.retry_jitter) * jitter
+    return min(backoff(row.attempt, base, factor, limit) * spread, limit)
 
 
 def backoff(attempt: int, base: float, factor: float, limit: float) -> float:

@@ -36,7 +36,7 @@ class RetryPolicy(RequestModel):
     """How long a job waits before a retry.
 
     The delay before retry n is base_seconds * factor^(n-1), at most max_seconds, varied by up to
-    ±`jitter`.
+    ±`jitter`. The varied delay is at most max_seconds, too.
     """
 
     base_seconds: BackoffSeconds | UnsetType = UNSET

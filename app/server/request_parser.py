@@ -27,8 +27,7 @@ _SINGLE_VALUED = {b"host": "Host", b"authorization": "Authorization", b"idempote
 
 
 class StopParsing(Exception):
-    """Raised by a callback of httptools to reject the request. `RequestParser._error` has the
-    reason."""
+    """Raised by a callback of httptools to reject the request; `RequestParser._error` says why."""
 
 
 class RequestParser:
@@ -104,8 +103,15 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             return self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            return self._error or BadRequest(f"the request cannot be parsed: {error}")
+            return self._error or BadRequest(self._describe(error))
         return self._check_bytes_read() if self._bytes_read > self._limits.max_header_bytes else None
+
+    def _describe(self, error: httptools.HttpParserError) -> str:
+        """Describes invalid input. A client with an invalid request line often speaks TLS or HTTP/2."""
+        kind, has_version = type(error), self._parser.get_http_version() in ("1.0", "1.1")
+        if kind is httptools.HttpParserInvalidMethodError or (kind is httptools.HttpParserError and not has_version):
+            return "the request line is not valid HTTP/1.1; this port speaks plain HTTP"
+        return f"the request cannot be parsed: {error}"
 
     def _ignore_upgrade(self, remaining: bytes) -> Problem | None:
         """Parses the head again without its Upgrade header, and then the remaining bytes.

@@ -68,6 +68,9 @@ def test_text_that_is_not_a_json_number_is_no_number_in_a_query(api: Api, text: 
         ("jobType=a", "unknown parameter jobType; did you mean job_type?"),
         ("JOB-TYPE=a", "unknown parameter JOB-TYPE; did you mean job_type?"),
         ("sort=asc", "unknown parameter sort"),
+        ("=a", 'unknown parameter ""'),
+        ("=a&=b", '"" takes one value: send it once'),
+        ("=%FF", '"" must be UTF-8 in percent escapes'),
         ("state=ready&state=running", "state takes one value: send it once"),
         ("limit=60.5", "limit must be an integer, not 60.5"),
         ("limit=1e3001", "limit must be an integer"),
@@ -91,3 +94,23 @@ def test_text_that_is_not_a_json_number_is_no_number_in_a_query(api: Api, text: 
 def test_errors_of_parameters_are_plain_sentences(api: Api, query: str, detail: str) -> None:
     response = api.http.get(f"/jobs?{query}")
     assert [error["detail"] for error in response.json()["errors"]] == [detail]
+
+
+@table("path", ["/jobs?tag=%FF", "/jobs?tag=a%C3", "/jobs?queue=x&tag=%ED%A0%80"])
+def test_percent_escapes_in_a_query_must_be_utf8(api: Api, path: str) -> None:
+    api.enqueue(tags=["\N{REPLACEMENT CHARACTER}"])
+    problem = api.http.get(path)
+    faults = [(error["pointer"], error["detail"]) for error in problem.json().get("errors", [])]
+    assert (problem.status_code, faults) == (422, [("/query/tag", "tag must be UTF-8 in percent escapes")])
+
+
+def test_name_of_a_parameter_must_be_utf8(api: Api) -> None:
+    problem = api.http.get("/jobs?%FF=a")
+    faults = problem.json()["errors"]
+    assert (problem.status_code, faults[0]["pointer"]) == (422, "/query/\N{REPLACEMENT CHARACTER}")
+    assert faults[0]["detail"] == "\N{REPLACEMENT CHARACTER} must be UTF-8 in percent escapes"
+
+
+def test_replacement_character_can_be_sent_in_a_query(api: Api) -> None:
+    job = api.enqueue(tags=["\N{REPLACEMENT CHARACTER}"])
+    assert [found["id"] for found in api.get("/jobs?tag=%EF%BF%BD")["items"]] == [job["id"]]

@@ -216,6 +216,8 @@ def test_body_with_too_many_values_to_explain_is_rejected(api: Api) -> None:
             ["unknown field delay_second; did you mean delay_seconds?"],
         ),
         ("enqueue_job", {"job_type": "a", "zzz": 1}, ["unknown field zzz"]),
+        ("enqueue_job", {"job_type": "a", "": 1}, ['unknown field ""']),
+        ("enqueue_job", {"job_type": "a", "retry": {"": 1}}, ['unknown field retry.""']),
         *[
             ("preview_schedule", {"cron": "* * * * *", name: 1}, [f"unknown field {name}; did you mean every_seconds?"])
             for name in (

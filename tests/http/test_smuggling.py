@@ -24,6 +24,23 @@ def test_ambiguous_request_sent_byte_by_byte_is_rejected_once(name: str, connect
     assert connection.error_response().status == 400
 
 
+@table(
+    "data",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the beginning of a TLS hello
+        b"NO-METHOD /livez HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"GET /livez HTTP/3.0\r\nHost: test\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+)
+def test_error_for_another_protocol_says_that_the_port_speaks_http(data: bytes, connect: Connect) -> None:
+    connection = connect()
+    connection.send(data)
+    detail = connection.error_response().json()["detail"]
+    assert detail == "the request line is not valid HTTP/1.1; this port speaks plain HTTP"
+
+
 @table("name", ACCEPTED)
 def test_unambiguous_request_and_the_next_one_are_served(name: str, connect: Connect, api: Api) -> None:
     connection = connect()

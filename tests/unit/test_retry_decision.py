@@ -180,6 +180,16 @@ def test_backoff_never_overflows_or_exceeds_the_maximum(attempt: int, base: floa
         assert 0 <= backoff(attempt, base, factor, limit) <= limit
 
 
+@given(st.integers(1, 999), st.floats(0, 1000), st.floats(1, 10), st.floats(0, 1000), st.floats(0, 1), st.floats(-1, 1))
+def test_delay_with_jitter_never_exceeds_the_maximum(
+    attempt: int, base: float, factor: float, limit: float, jitter: float, rng: float
+) -> None:
+    policy = {"base_seconds": base, "factor": factor, "max_seconds": limit, "jitter": jitter}
+    row = RUNNING._replace(attempt=attempt, max_attempts=1000, retry=msgspec.json.encode(policy).decode())
+    # A job whose delay is 0 is ready at its earlier `run_at`.
+    assert decision(row, "fail", rng=rng).run_at - NOW <= timedelta(seconds=limit)
+
+
 @given(st.integers(1, 999), st.floats(0, 1000), st.floats(1, 10))
 def test_backoff_never_decreases(attempt: int, base: float, factor: float) -> None:
     assert backoff(attempt, base, factor, 3600) <= backoff(attempt + 1, base, factor, 3600)

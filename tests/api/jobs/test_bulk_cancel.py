@@ -79,14 +79,38 @@ def test_filter_matches_running_jobs(api: Api) -> None:
 
 def test_limit_applies_to_a_filter(api: Api) -> None:
     api.enqueue_many(5)
-    assert counts(cancel(api, filter={"queue": api.queue}, limit=2)) == (2, 2, 0)
+    answer = cancel(api, filter={"queue": api.queue}, limit=2)
+    assert (counts(answer), answer["remaining"], len(answer["sample"])) == ((5, 2, 0), 3, 2)
     assert api.counts() == {"ready": 3, "cancelled": 2}
 
 
 def test_limit_applies_to_ids(api: Api) -> None:
     ids = api.enqueue_many(3)
-    assert counts(cancel(api, ids=ids, limit=1)) == (1, 1, 0)
+    answer = cancel(api, ids=ids, limit=1)
+    assert (counts(answer), answer["remaining"]) == ((3, 1, 0), 2)
     assert api.job(ids[0])["state"] == "cancelled"
+
+
+def test_remaining_is_0_if_the_limit_is_the_number_of_matching_jobs(api: Api) -> None:
+    ids = api.enqueue_many(3)
+    assert cancel(api, ids=ids, limit=3)["remaining"] == 0
+
+
+def test_dry_run_counts_the_jobs_beyond_the_limit(api: Api) -> None:
+    api.enqueue_many(5)
+    answer = cancel(api, filter={"queue": api.queue}, limit=2, dry_run=True)
+    assert (counts(answer), answer["remaining"]) == ((5, 0, 0), 5)
+    assert api.counts() == {"ready": 5}
+
+
+@pytest.mark.slow
+def test_jobs_remain_after_a_bulk_cancel_with_the_largest_limit(api: Api) -> None:
+    for _ in range(11):
+        api.enqueue_many(1000)
+    answer = cancel(api, filter={"queue": api.queue}, limit=10_000)
+    assert (counts(answer), answer["remaining"]) == ((10_001, 10_000, 0), 1)
+    answer = cancel(api, filter={"queue": api.queue}, limit=10_000)
+    assert (counts(answer), answer["remaining"]) == ((1000, 1000, 0), 0)
 
 
 def test_filter_without_queue_spans_all_queues(api: Api) -> None:

@@ -143,6 +143,14 @@ def test_put_can_pause_a_schedule_and_keeps_the_pause_by_default(schedules: Sche
     assert "next_run_at" in schedules.put(every_seconds=90, paused=False)
 
 
+def test_put_of_an_older_copy_resumes_a_paused_schedule_unless_it_omits_paused(schedules: Schedules, api: Api) -> None:
+    copy = schedules.put()
+    schedules.post("pause")
+    edited = {name: copy[name] for name in ("cron", "every_seconds", "timezone", "job") if name in copy}
+    assert api.put(f"/schedules/{copy['name']}", {**edited, "misfire": "once"})["paused"] is True
+    assert api.put(f"/schedules/{copy['name']}", copy)["paused"] is False
+
+
 def test_delete_returns_the_last_state_and_keeps_the_jobs(schedules: Schedules) -> None:
     schedules.put()
     job = schedules.post("run", status=201)
