@@ -35,6 +35,27 @@ jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_depend
 -- Like is_held, for a row of a CTE instead of a row of `jobs`.
 (coalesce(group_key, '') = ANY(:held_groups::text[]) OR (group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
 
+-- fragment: covering_spans
+-- A CTE that inserts a ready span for each job in `changed` that has become ready.
+covered AS (
+    INSERT INTO ready_spans (lane, priority, first_id, last_id)
+    SELECT :lane, priority, id, id
+    FROM changed
+    WHERE state = 'ready'
+)
+
+-- fragment: first_ready_in_span
+-- The first ready job of a row `span` of ready_spans.
+SELECT id, run_at
+FROM jobs
+WHERE lane = :lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready' AND priority = span.priority
+ORDER BY id
+LIMIT 1
+
+-- fragment: claim_of_token
+-- The claim that a lease token belongs to: its first half.
+substr(uuid_send(lease_token), 1, 8)
+
 -- fragment: ready_and_scheduled_counts
 -- The values of the columns ready and scheduled of a row of stat_deltas. A pending job counts as
 -- ready.

@@ -7,6 +7,7 @@ product's own statements through its store functions, on a separate Postgres wit
 import argparse
 import asyncio
 import json
+import secrets
 import sys
 import tempfile
 from collections.abc import Awaitable, Sequence
@@ -31,22 +32,21 @@ from app.settings import Settings
 LANE = 256
 BATCH = 100
 PAYLOAD = json.dumps({"text": "x" * 188})  # 200 bytes of JSON
-CLAIM_PARAMS = ClaimParams(
-    worker_id="worker-1",
-    secret="0123456789abcdef0123456789abcdef",
-    lease_seconds=None,
-    default_lease_seconds=60,
-    max_bytes=8 * 1024 * 1024,
-    allow_one_oversized=True,
-    job_types=None,
-)
 # No checkpoint and no autovacuum during a measurement: their share depends on settings and load, not on
 # the statements.
 OPTIONS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off", "shared_buffers": "512MB"}
+# Ready jobs get one ready span for each hundred, as if they had been enqueued in batches.
 INSERT_WAITING = """
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
-SELECT $1, ($2 || '-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $3, $4, 0, 5, 'bench', $5
-FROM generate_series($6::int, $7::int) AS n
+WITH added AS (
+    INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+    SELECT $1, ($2 || '-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $3, $4, 0, 5, 'bench', $5
+    FROM generate_series($6::int, $7::int) AS n
+    RETURNING id, state
+)
+INSERT INTO ready_spans (lane, priority, first_id, last_id)
+SELECT $1, 0, (array_agg(id ORDER BY id))[1], (array_agg(id ORDER BY id DESC))[1]
+FROM (SELECT id, (row_number() OVER (ORDER BY id) - 1) / 100 AS batch FROM added WHERE state = 'ready') AS ready
+GROUP BY batch
 """
 INSERT_FINISHED = """
 INSERT INTO finished_jobs (lane, id, state, finished_at, keep_until, archive, attempt, crashes, run_at, deliveries,
@@ -55,6 +55,19 @@ SELECT $1, ($2 || '-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $3, $4,
     0, 5, 0, 'bench', $5
 FROM generate_series($6::int, $7::int) AS n
 """
+
+
+def claim_params() -> ClaimParams:
+    """Returns the parameters of a claim, with a secret of its own."""
+    return ClaimParams(
+        worker_id="worker-1",
+        secret=secrets.token_hex(16),
+        lease_seconds=None,
+        default_lease_seconds=60,
+        max_bytes=8 * 1024 * 1024,
+        allow_one_oversized=True,
+        job_types=None,
+    )
 
 
 class BufferCounter:
@@ -124,7 +137,7 @@ class Bench:
     async def claim(self, batches: int) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for _ in range(batches):
-            rows += await leases.claim(self._db, LANE, BATCH, CLAIM_PARAMS, LanePolicy(), datetime.now(UTC))
+            rows += await leases.claim(self._db, LANE, BATCH, claim_params(), LanePolicy(), datetime.now(UTC))
         assert len(rows) == batches * BATCH
         return rows
 
@@ -168,7 +181,7 @@ class Bench:
         await self.enqueue(batches)
         counter = BufferCounter(self._db)
         for _ in range(batches):
-            await leases.claim(counter, LANE, BATCH, CLAIM_PARAMS, LanePolicy(), datetime.now(UTC))
+            await leases.claim(counter, LANE, BATCH, claim_params(), LanePolicy(), datetime.now(UTC))
         return counter.buffers / (batches * BATCH)
 
     async def full_pages(self) -> int:

@@ -37,7 +37,10 @@ SET state = 'running', lease_expires_at = now(), lease_token = gen_random_uuid()
     started_at = now()
 WHERE lane = $1 AND state = 'ready'
 """
-COMPLETED = "DELETE FROM jobs WHERE lane = $1 AND state = 'running'"
+COMPLETED = """
+WITH completed AS (DELETE FROM jobs WHERE lane = $1 AND state = 'running')
+DELETE FROM ready_spans WHERE lane = $1
+"""
 
 
 @dataclass(frozen=True, slots=True)

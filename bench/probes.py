@@ -28,10 +28,17 @@ from bench.scene import SETTINGS
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'longshore'"
 FILL = """
 WITH queue AS (SELECT id * 256 AS lane FROM queues WHERE name = $1),
-counted AS (INSERT INTO stat_deltas (lane, ready, enqueued) SELECT lane, $2::int, $2::int FROM queue)
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
-SELECT lane, uuidv7(), 'ready', now(), 0, 5, 'bench', $3
-FROM queue, generate_series(1, $2::int)
+counted AS (INSERT INTO stat_deltas (lane, ready, enqueued) SELECT lane, $2::int, $2::int FROM queue),
+added AS (
+    INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+    SELECT lane, uuidv7(), 'ready', now(), 0, 5, 'bench', $3
+    FROM queue, generate_series(1, $2::int)
+    RETURNING lane, id
+)
+INSERT INTO ready_spans (lane, priority, first_id, last_id)
+SELECT lane, 0, (array_agg(id ORDER BY id))[1], (array_agg(id ORDER BY id DESC))[1]
+FROM (SELECT lane, id, row_number() OVER (ORDER BY id) / 1000 AS part FROM added) AS numbered
+GROUP BY lane, part
 """
 ONE_JOB = JobCreate(job_type="bench", queue=QUEUE, payload=Raw(PAYLOAD.encode()))
 CHUNK = 100_000

@@ -8,20 +8,32 @@ from uuid import UUID
 
 from asyncpg import Record
 
+from app.db.queries import Query
 from app.jobs import store as jobs
 from app.jobs.rows import NewJob
 from app.leases import store as leases
 from app.leases.rows import LanePolicy
-from bench.cost import CLAIM_PARAMS, LANE, PAYLOAD
+from bench.cost import LANE, PAYLOAD, claim_params
 
-# What a hand-written producer would send: the row, and nothing else.
+# What a hand-written producer would send: the row and its ready span, and nothing else.
 INSERT = f"""
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
-VALUES ({LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', :payload);
+WITH added AS (
+    INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+    VALUES ({LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', :payload)
+    RETURNING id
+)
+INSERT INTO ready_spans (lane, priority, first_id, last_id) SELECT {LANE}, 0, id, id FROM added;
 """
 FILL = f"""
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
-SELECT {LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', $2 FROM generate_series(1, $1::int)
+WITH added AS (
+    INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+    SELECT {LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', $2 FROM generate_series(1, $1::int)
+    RETURNING id
+)
+INSERT INTO ready_spans (lane, priority, first_id, last_id)
+SELECT {LANE}, 0, (array_agg(id ORDER BY id))[1], (array_agg(id ORDER BY id DESC))[1]
+FROM (SELECT id, row_number() OVER (ORDER BY id) / 1000 AS part FROM added) AS numbered
+GROUP BY part
 """
 
 NO_OPTIONS = {
@@ -38,7 +50,6 @@ NO_OPTIONS = {
 
 _COMMENT = re.compile(r"--.*$|/\*.*?\*/", re.MULTILINE)
 _PARAMETER = re.compile(r"\$(\d+)(?:::(\w+)(\[\])?)?")
-_LAST_SELECT = re.compile(r"\nSELECT\s[^;]*?\nFROM (\w+)\s*$")
 
 
 class RecordingExecutor:
@@ -62,14 +73,24 @@ async def enqueue(batch: int) -> str:
     """The database generates the ids, because pgbench cannot; all other columns are constants of the plan."""
     sent, now = RecordingExecutor(), datetime.now(UTC)
     await jobs.enqueue(sent, LANE, [_job(n, now) for n in range(batch)])
-    return _with_literals(sent, {}) + ";\n"
+    ids = f"SELECT array_agg(uuidv7()) AS ids FROM generate_series(1, {batch}) \\gset"
+    insert = _with_literals(
+        sent,
+        _numbered(
+            jobs.SQL.enqueue,
+            id=":ids::uuid[]",
+            first_ids="ARRAY[(:ids::uuid[])[1]]",
+            last_ids=f"ARRAY[(:ids::uuid[])[{batch}]]",
+        ),
+    )
+    return f"{ids}\n{insert};\n"
 
 
 async def claim_and_complete(batch: int) -> str:
     """The claim returns only ids and tokens, as arrays: pgbench could not hold more."""
     claim, complete = RecordingExecutor(), RecordingExecutor()
     now = datetime.now(UTC)
-    await leases.claim(claim, LANE, batch, CLAIM_PARAMS, LanePolicy(), now)
+    await leases.claim(claim, LANE, batch, claim_params(), LanePolicy(), now)
     await leases.complete(
         complete,
         LANE,
@@ -80,9 +101,13 @@ async def claim_and_complete(batch: int) -> str:
         keep_until=now + timedelta(days=7),
         archive=False,
     )
-    claim_sql = _aggregate_tokens(_with_literals(claim, {}))
-    ids, tokens = (leases.SQL.complete.parameters.index(name) + 1 for name in ("ids", "tokens"))
-    complete_sql = _with_literals(complete, {ids: ":ids::uuid[]", tokens: ":tokens::uuid[]"})
+    secrets = _numbered(
+        leases.SQL.claim, secret="gen_random_uuid()::text", claims="ARRAY[left(md5(gen_random_uuid()::text), 16)]"
+    )
+    claim_sql = _aggregate_tokens(_with_literals(claim, secrets))
+    complete_sql = _with_literals(
+        complete, _numbered(leases.SQL.complete, ids=":ids::uuid[]", tokens=":tokens::uuid[]")
+    )
     return f"{claim_sql} \\gset\n{complete_sql};\n"
 
 
@@ -99,11 +124,14 @@ def _job(n: int, now: datetime) -> NewJob:
 
 
 def _aggregate_tokens(claim: str) -> str:
-    sql, count = _LAST_SELECT.subn(
-        r"\nSELECT array_agg(id ORDER BY id) AS ids, array_agg(lease_token ORDER BY id) AS tokens\nFROM \1", claim
-    )
-    assert count == 1, "the claim no longer ends in SELECT ... FROM one of its parts"
-    return sql
+    _, source, call = claim.partition("FROM claim_jobs(")
+    assert call, "the claim no longer calls claim_jobs"
+    return f"SELECT array_agg(id ORDER BY id) AS ids, array_agg(lease_token ORDER BY id) AS tokens {source}{call}"
+
+
+def _numbered(query: Query, **replacements: str) -> dict[int, str]:
+    """Returns replacements for parameters, by their numbers."""
+    return {query.parameters.index(name) + 1: text for name, text in replacements.items()}
 
 
 def _with_literals(sent: RecordingExecutor, replacements: dict[int, str]) -> str:
@@ -126,8 +154,6 @@ def _literal(value: object, kind: str | None, is_array: bool) -> str:
 def _array(values: Sequence[object], kind: str) -> str:
     if not values:
         return f"ARRAY[]::{kind}[]"
-    if isinstance(values[0], UUID) and len(set(values)) > 1:
-        return f"(SELECT array_agg(uuidv7()) FROM generate_series(1, {len(values)}))"
     return f"array_fill({_plain(values[0])}::{kind}, ARRAY[{len(values)}])"
 
 

@@ -27,6 +27,8 @@ T = TypeVar("T")
 EMPTIED = (
     *(
         "jobs",
+        "ready_spans",
+        "lease_checks",
         "finished_jobs",
         "dead_letters",
         "deduplication_keys",
@@ -110,6 +112,21 @@ class TestDatabase:
             job_id,
             seconds,
         )
+        self.execute(
+            "UPDATE lease_checks SET check_at = check_at - make_interval(secs => $2) WHERE job_ids @> ARRAY[$1::uuid]",
+            job_id,
+            seconds,
+        )
+
+    def cover_ready_jobs(self) -> None:
+        """Inserts ready spans, for jobs that a test has made ready by SQL of its own."""
+        self.execute(
+            "INSERT INTO ready_spans SELECT lane, priority, id, id FROM jobs WHERE state = 'ready' ORDER BY id"
+        )
+
+    def make_checks_due(self) -> None:
+        """Makes all lease checks due, for leases that a test has made expire by SQL of its own."""
+        self.execute("UPDATE lease_checks SET check_at = now() - interval '1 second'")
 
     @contextmanager
     def uncommitted(self, sql: str, *args: object) -> Iterator[Callable[[str], str]]:

@@ -12,6 +12,9 @@ from app.db import migrations
 
 PARTS = 4
 
+# A generic plan does not name the lane, and locks all partitions.
+PLAN_WITH_LANE = "ALTER FUNCTION claim_jobs RESET plan_cache_mode"
+
 _LANED = re.compile(r"CREATE TABLE (\w+) \(\n    lane +(?:(?!\n\)).)*\n\)(?P<options> WITH \([^)]*\))?;", re.DOTALL)
 _DEFAULT = re.compile(r"CREATE TABLE (\w+) PARTITION OF finished_jobs DEFAULT;")
 _DATED = "EXECUTE format('CREATE TABLE %I (LIKE finished_jobs)', partition);"
@@ -62,5 +65,6 @@ async def partition_by_lane(dsn: str) -> None:
             await connection.execute(file.read_text().replace(" CONCURRENTLY", ""))
         for file in _scripts("up"):
             await connection.execute(partitioned_script(file.read_text()))
+        await connection.execute(PLAN_WITH_LANE)
     finally:
         await connection.close()

@@ -11,6 +11,9 @@
 --    admitted.
 --  * `uses_slot`: the lease counts against max_running.
 --  * `quota_owner`: the name of the key that claimed the job, if the key has a quota of leases.
+--  * `due_at`: when a scheduled job becomes due. `start_by`: the start deadline of a job that waits.
+--    `ready_admission`: the admission of a ready job. `pending_group`: the group of a pending job, or
+--    the empty text. All four are for indexes.
 --  * `has_dependents`: other jobs wait for this job. `waiting_for`: the parents that have not
 --    finished.
 --  * Columns of optional features are NULL for jobs without these features, and then take no space.
@@ -25,7 +28,10 @@ CREATE TABLE jobs (
     expires_at          timestamptz,
     unreported_since    timestamptz,
     cancel_requested_at timestamptz,
+    due_at              timestamptz GENERATED ALWAYS AS (CASE WHEN state = 'scheduled' THEN run_at END) STORED,
+    start_by            timestamptz GENERATED ALWAYS AS (CASE WHEN state <> 'running' THEN expires_at END) STORED,
     admission           bigint,
+    ready_admission     bigint      GENERATED ALWAYS AS (CASE WHEN state = 'ready' THEN admission END) STORED,
     lease_token         uuid,
     deliveries          int         NOT NULL DEFAULT 0,
     uses_slot           boolean,
@@ -35,6 +41,9 @@ CREATE TABLE jobs (
     settled_as          text,
     worker_id           text,
     quota_owner         text,
+    pending_group       text        GENERATED ALWAYS AS (
+        CASE WHEN state = 'pending' THEN coalesce(group_key, '') END
+    ) STORED,
     waiting_for         uuid[],
     attempts            text[],
     progress            text,
@@ -66,24 +75,21 @@ CREATE TABLE jobs (
     autovacuum_analyze_scale_factor = 0.5
 );
 
--- For claims: has the jobs of a lane in exactly the order in which they are claimed. Contains only
--- ready jobs.
-CREATE INDEX jobs_ready ON jobs (lane, priority DESC, id) WHERE state = 'ready';
+-- No index contains a column that a claim or a heartbeat of a plain job changes, and no condition of
+-- an index reads one. So these updates are HOT: they insert no index entry, however many indexes
+-- there are. Instead of the state, indexes contain generated columns, which are NULL in all states
+-- but those that the index serves.
 
 -- For claims of a fair queue.
-CREATE INDEX jobs_admitted ON jobs (lane, priority DESC, admission, id) WHERE state = 'ready' AND admission IS NOT NULL;
+CREATE INDEX jobs_admitted ON jobs (lane, priority DESC, ready_admission, id) WHERE ready_admission IS NOT NULL;
 
 -- For the job scheduler. The job that is due next is the first entry, however many jobs are
 -- scheduled.
-CREATE INDEX jobs_due ON jobs (run_at) WHERE state = 'scheduled';
-
--- Leases. Expired leases are at the start of the index. Contains worker_id, so that a query for the
--- leases of one worker reads only the rows of that worker.
-CREATE INDEX jobs_leased ON jobs (lease_expires_at, worker_id) WHERE lease_expires_at IS NOT NULL;
+CREATE INDEX jobs_due ON jobs (due_at) WHERE due_at IS NOT NULL;
 
 -- Pending jobs, which wait for admission, by group and age. In a fair queue the jobs without a
 -- group form a group, too.
-CREATE INDEX jobs_pending ON jobs (lane, coalesce(group_key, ''), id) WHERE state = 'pending';
+CREATE INDEX jobs_pending ON jobs (lane, pending_group, id) WHERE pending_group IS NOT NULL;
 
 -- Admitted jobs, by group: for the number of admitted jobs and the last admission of each priority.
 CREATE INDEX jobs_admissions ON jobs (lane, coalesce(group_key, ''), priority, admission) WHERE admission IS NOT NULL;
@@ -92,10 +98,63 @@ CREATE INDEX jobs_admissions ON jobs (lane, coalesce(group_key, ''), priority, a
 CREATE INDEX jobs_uses_slot ON jobs (lane) WHERE uses_slot;
 
 -- Leases that count against the quota of a key.
-CREATE INDEX jobs_quota_owner ON jobs (quota_owner) WHERE quota_owner IS NOT NULL AND lease_expires_at IS NOT NULL;
+CREATE INDEX jobs_quota_owner ON jobs (quota_owner) WHERE quota_owner IS NOT NULL;
 
 -- Jobs with a start deadline: they become dead if no worker has started them by then.
-CREATE INDEX jobs_start_deadline ON jobs (expires_at) WHERE expires_at IS NOT NULL AND lease_expires_at IS NULL;
+CREATE INDEX jobs_start_deadline ON jobs (start_by) WHERE start_by IS NOT NULL;
+
+-- Ready spans: where claims look for ready jobs. A span says that there may be ready jobs of this
+-- lane and priority with ids from first_id to last_id. Whether a job is ready, its row says.
+--
+--  * Every transaction that makes a job ready inserts a span that covers it. A span too many costs a
+--    claim one look; a missing one would hide the job.
+--  * A claim deletes spans without ready jobs, and moves first_id of others to the first ready job.
+--    It locks the span in an earlier statement, so that it sees every job that was ready then. A job
+--    that becomes ready later has a span of its own.
+--  * In the order of first_id claims find jobs in the order of their ids, even if spans overlap.
+--  * The index is not unique, so that no insert waits for a claim that has locked a span. Without a
+--    key, a cluster that moves a shard needs the whole row (REPLICA IDENTITY FULL).
+CREATE TABLE ready_spans (
+    lane     int      NOT NULL,
+    priority smallint NOT NULL,
+    first_id uuid     NOT NULL,
+    last_id  uuid     NOT NULL
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_analyze_scale_factor = 0.5
+);
+
+ALTER TABLE ready_spans REPLICA IDENTITY FULL;
+
+CREATE INDEX ready_spans_order ON ready_spans (lane, priority DESC, first_id);
+
+-- Lease checks: when to look whether leases of these jobs have expired. One row for each poll of a
+-- claim; `claim` is the first half of its lease tokens. Whether a job is leased, and until when, its
+-- row says.
+--
+--  * Every running job is in a check that is due no later than its lease ends, or 60 seconds after
+--    the claim. Heartbeats do not touch it: the lease rescuer moves a check that is due to the next
+--    end of a lease, and deletes it if no job is running.
+--  * A completion of all jobs of the claim at once deletes it.
+CREATE TABLE lease_checks (
+    lane      int         NOT NULL,
+    check_at  timestamptz NOT NULL,
+    claim     bytea       NOT NULL,
+    worker_id text,
+    job_ids   uuid[]      NOT NULL,
+    PRIMARY KEY (lane, claim)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_analyze_scale_factor = 0.5
+);
+
+CREATE INDEX lease_checks_check_at ON lease_checks (check_at);
+
+CREATE INDEX lease_checks_worker_id ON lease_checks (worker_id) WHERE worker_id IS NOT NULL;
 
 -- Completed and cancelled jobs, partitioned by the time until which they are kept. So queues with
 -- different retention share partitions. Jobs past their retention are removed by dropping their

@@ -146,6 +146,10 @@ BEGIN
         progress = NULL,
         lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
     WHERE lane = job_lane AND id = existing_id;
+    IF new_state = 'ready' THEN
+        INSERT INTO ready_spans (lane, priority, first_id, last_id)
+        VALUES (job_lane, new_job.priority, existing_id, existing_id);
+    END IF;
     IF new_state <> old_job.state THEN
         INSERT INTO stat_deltas (lane, at, ready, scheduled)
         VALUES (

@@ -229,6 +229,10 @@ BEGIN
         SELECT longshore_lane_of(parent_id), parent_id, job.id
         FROM unnest(job.waiting_for) AS parent_id;
     END IF;
+    IF job.state = 'ready' THEN
+        INSERT INTO ready_spans (lane, priority, first_id, last_id)
+        VALUES (job.lane, job.priority, job.id, job.id);
+    END IF;
     INSERT INTO stat_deltas (lane, at, ready, scheduled, blocked, cancelled, enqueued)
     VALUES (
         job.lane, called_at, (job.state IN ('ready', 'pending'))::int, (job.state = 'scheduled')::int,

@@ -15,6 +15,7 @@ END
 $$;
 DROP FUNCTION grant_to_broker(name);
 
+DROP FUNCTION claim_jobs;
 DROP FUNCTION longshore_enqueue_v1(
     text, json, text, int, timestamptz, int, text, text, int, text, int, json, int, int, timestamptz, text[], json,
     uuid[], text, text, text
@@ -35,6 +36,6 @@ DROP FUNCTION retire_finished_partition(text, boolean);
 DROP FUNCTION create_finished_partition(date, boolean);
 
 DROP TABLE stat_durations, stat_rates, stat_totals, stat_deltas, finished_parents, dependents, group_cooldowns,
-    rate_limit_usage, lane_locks, deduplication_keys, dead_letters, finished_jobs, jobs, leaders, poll_history, workers,
-    clock_lags, config_versions, api_keys, schedules, job_types, queue_id_range,
+    rate_limit_usage, lane_locks, deduplication_keys, dead_letters, finished_jobs, lease_checks, ready_spans, jobs,
+    leaders, poll_history, workers, clock_lags, config_versions, api_keys, schedules, job_types, queue_id_range,
     queues;

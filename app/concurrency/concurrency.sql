@@ -67,7 +67,7 @@ FROM unnest(:group_key::text[], :max_jobs::int[]) AS input (group_key, max_jobs)
 CROSS JOIN LATERAL (
     SELECT id, priority
     FROM jobs
-    WHERE lane = :lane AND state = 'pending' AND coalesce(jobs.group_key, '') = input.group_key
+    WHERE lane = :lane AND pending_group = input.group_key
     ORDER BY id
     LIMIT input.max_jobs
 ) AS pending
@@ -87,9 +87,9 @@ SELECT input.group_key, input.priority,
             AND jobs.priority = input.priority
     ) AS last,
     (
-        SELECT min(admission)
+        SELECT min(ready_admission)
         FROM jobs
-        WHERE lane = :lane AND state = 'ready' AND admission IS NOT NULL AND jobs.priority = input.priority
+        WHERE lane = :lane AND ready_admission IS NOT NULL AND jobs.priority = input.priority
     ) AS current
 FROM unnest(:group_key::text[], :priority::smallint[]) AS input (group_key, priority);
 
@@ -104,14 +104,19 @@ WITH locked AS MATERIALIZED (
     WHERE lane = :lane AND id = ANY(:id::uuid[])
     ORDER BY id
     FOR UPDATE
-)
-UPDATE jobs
-SET state = 'ready', admission = input.admission
-FROM unnest(:id::uuid[], :admission::bigint[]) AS input (id, admission)
-WHERE jobs.lane = :lane
-    AND jobs.id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'pending'))
-    AND jobs.id = input.id
-RETURNING {{jobs_moved_job}};
+),
+changed AS (
+    UPDATE jobs
+    SET state = 'ready', admission = input.admission
+    FROM unnest(:id::uuid[], :admission::bigint[]) AS input (id, admission)
+    WHERE jobs.lane = :lane
+        AND jobs.id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'pending'))
+        AND jobs.id = input.id
+    RETURNING {{jobs_moved_job}}, jobs.priority
+),
+{{covering_spans}}
+SELECT {{moved_job}}
+FROM changed;
 
 -- name: revoke_admissions
 -- ready -> pending
@@ -142,16 +147,26 @@ WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready
 --
 -- Changes jobs from ready to pending if they belong to :held_groups and have no admission. Searches
 -- the first :limit ready jobs of the lane, where claims start to read. Claims skip such jobs. As
--- pending jobs they are not in the index of ready jobs, so claims do not have to read them, and the
--- group scheduler can admit them.
+-- pending jobs they are in no ready span, so claims do not have to read them, and the group
+-- scheduler can admit them.
 --
--- A job that was admitted in the meantime stays ready. The UPDATE lists two states, because with
--- state = 'ready' the planner would look up the ids in jobs_ready and read the whole index.
+-- A job that was admitted in the meantime stays ready.
 WITH scanned AS MATERIALIZED (
-    SELECT id, group_key, admission
-    FROM jobs
-    WHERE lane = :lane AND state = 'ready'
-    ORDER BY priority DESC, id
+    SELECT job.id, job.group_key, job.admission
+    FROM (
+        SELECT priority, first_id, last_id
+        FROM ready_spans
+        WHERE lane = :lane
+        ORDER BY priority DESC, first_id
+        LIMIT :limit
+    ) AS span
+    CROSS JOIN LATERAL (
+        SELECT id, group_key, admission
+        FROM jobs
+        WHERE lane = :lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready'
+            AND priority = span.priority
+        ORDER BY id
+    ) AS job
     LIMIT :limit
 )
 UPDATE jobs
@@ -164,7 +179,7 @@ WHERE lane = :lane
         ORDER BY id
     ))
     AND admission IS NULL
-    AND state IN ('ready', 'pending');
+    AND state = 'ready';
 
 -- name: apply_rules_to_page
 -- row: CheckedPage
@@ -180,7 +195,7 @@ WITH scanned AS MATERIALIZED (
     ORDER BY id
     LIMIT :limit
 ),
-moved AS (
+changed AS (
     UPDATE jobs
     SET state = {{due_state}}
     WHERE lane = :lane
@@ -192,17 +207,29 @@ moved AS (
                 OR (state = 'pending' AND NOT needs_admission)
             ORDER BY id
         ))
-    RETURNING state
-)
+    RETURNING id, state, priority
+),
+{{covering_spans}}
 SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last,
-    (SELECT count(*) FROM moved WHERE state = 'ready') AS ready;
+    (SELECT count(*) FROM changed WHERE state = 'ready') AS ready;
 
 -- name: leases_of_queues
--- Reads the ids of the leased jobs of these queues. Scans the index of all leases and filters by
--- queue, because reading whole lanes may take long. 256 is LANES_PER_QUEUE.
-SELECT id
-FROM jobs
-WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY(:queue_ids::int[]);
+-- Reads the ids of the leased jobs of these queues, by the lease checks of their lanes, because
+-- reading whole lanes may take long. A queue has 2^8 lanes (LANES_PER_QUEUE).
+SELECT DISTINCT lease.id
+FROM unnest(:queue_ids::int[]) AS queue (id)
+CROSS JOIN LATERAL (
+    SELECT lane, job_ids
+    FROM lease_checks
+    WHERE lane >= queue.id << 8 AND lane < (queue.id + 1) << 8
+    OFFSET 0
+) AS lease_check
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM jobs
+    WHERE jobs.lane = lease_check.lane AND jobs.id = ANY(lease_check.job_ids) AND state = 'running'
+    OFFSET 0
+) AS lease;
 
 -- name: assign_slots
 -- running -> running (with a concurrency slot or an admission)
@@ -260,9 +287,15 @@ WHERE jobs.lane = :lane AND jobs.id = ANY(ARRAY(SELECT id FROM locked)) AND jobs
 -- Finds the lanes with pending jobs. A loose index scan jumps from one lane to the next in the
 -- index jobs_pending. If no job is pending, the scan takes one index probe.
 WITH RECURSIVE visited AS (
-    (SELECT lane FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
+    (SELECT lane FROM jobs WHERE pending_group IS NOT NULL ORDER BY lane LIMIT 1)
     UNION ALL
-    SELECT (SELECT jobs.lane FROM jobs WHERE state = 'pending' AND jobs.lane > visited.lane ORDER BY jobs.lane LIMIT 1)
+    SELECT (
+        SELECT jobs.lane
+        FROM jobs
+        WHERE pending_group IS NOT NULL AND jobs.lane > visited.lane
+        ORDER BY jobs.lane
+        LIMIT 1
+    )
     FROM visited
     WHERE visited.lane IS NOT NULL
 )
@@ -275,20 +308,20 @@ WHERE lane IS NOT NULL;
 -- loose index scan jumps from one group to the next in the index jobs_pending.
 WITH RECURSIVE visited AS (
     (
-        SELECT coalesce(group_key, '') AS group_key, 1 AS hop
+        SELECT pending_group AS group_key, 1 AS hop
         FROM jobs
-        WHERE lane = :lane AND state = 'pending' AND coalesce(group_key, '') >= :start
-        ORDER BY coalesce(group_key, '')
+        WHERE lane = :lane AND pending_group >= :start
+        ORDER BY pending_group
         LIMIT 1
     )
     UNION ALL
     SELECT next.group_key, visited.hop + 1
     FROM visited
     CROSS JOIN LATERAL (
-        SELECT coalesce(jobs.group_key, '') AS group_key
+        SELECT pending_group AS group_key
         FROM jobs
-        WHERE lane = :lane AND state = 'pending' AND coalesce(jobs.group_key, '') > visited.group_key
-        ORDER BY coalesce(jobs.group_key, '')
+        WHERE lane = :lane AND pending_group > visited.group_key
+        ORDER BY pending_group
         LIMIT 1
     ) AS next
     WHERE visited.hop < :limit

@@ -31,6 +31,10 @@ def _nullable(column_type: ColumnType, *names: str) -> "list[sa.Column[object]]"
     return [sa.Column(name, column_type) for name in names]
 
 
+def _generated(column_type: ColumnType, name: str, expression: str) -> "sa.Column[object]":
+    return sa.Column(name, column_type, sa.Computed(expression, persisted=True))
+
+
 def _partial_index(name: str, *columns: str | sa.TextClause, where: str) -> sa.Index:
     return sa.Index(name, *columns, postgresql_where=sa.text(where))
 
@@ -125,12 +129,16 @@ jobs = sa.Table(
     *_required(INSTANT, "run_at"),
     *_nullable(INSTANT, "lease_expires_at", "started_at", "deadline_at", "expires_at"),
     *_nullable(INSTANT, "unreported_since", "cancel_requested_at"),
+    _generated(INSTANT, "due_at", "CASE WHEN state = 'scheduled' THEN run_at END"),
+    _generated(INSTANT, "start_by", "CASE WHEN state <> 'running' THEN expires_at END"),
     *_nullable(sa.BigInteger, "admission"),
+    _generated(sa.BigInteger, "ready_admission", "CASE WHEN state = 'ready' THEN admission END"),
     *_nullable(UUID, "lease_token"),
     *_required(sa.Integer, "deliveries", default="0"),
     *_nullable(sa.Boolean, "uses_slot", "has_dependents"),
     *_required(sa.Text, "state"),
     *_nullable(sa.Text, "state_reason", "settled_as", "worker_id", "quota_owner"),
+    _generated(sa.Text, "pending_group", "CASE WHEN state = 'pending' THEN coalesce(group_key, '') END"),
     *_nullable(ARRAY(UUID), "waiting_for"),
     *_nullable(ARRAY(sa.Text), "attempts"),
     *_nullable(sa.Text, "progress", "checkpoint"),
@@ -144,17 +152,34 @@ jobs = sa.Table(
     *_nullable(sa.Text, "on_parent_failure", "unique_key", "schedule"),
     *_nullable(ARRAY(UUID), "depends_on"),
     *_required(sa.Text, "payload"),
-    _partial_index("jobs_ready", "lane", PRIORITY, "id", where="state = 'ready'"),
-    _partial_index(
-        "jobs_admitted", "lane", PRIORITY, "admission", "id", where="state = 'ready' AND admission IS NOT NULL"
-    ),
-    _partial_index("jobs_due", "run_at", where="state = 'scheduled'"),
-    _partial_index("jobs_leased", "lease_expires_at", "worker_id", where="lease_expires_at IS NOT NULL"),
-    _partial_index("jobs_pending", "lane", GROUP, "id", where="state = 'pending'"),
+    _partial_index("jobs_admitted", "lane", PRIORITY, "ready_admission", "id", where="ready_admission IS NOT NULL"),
+    _partial_index("jobs_due", "due_at", where="due_at IS NOT NULL"),
+    _partial_index("jobs_pending", "lane", "pending_group", "id", where="pending_group IS NOT NULL"),
     _partial_index("jobs_admissions", "lane", GROUP, "priority", "admission", where="admission IS NOT NULL"),
     _partial_index("jobs_uses_slot", "lane", where="uses_slot"),
-    _partial_index("jobs_quota_owner", "quota_owner", where="quota_owner IS NOT NULL AND lease_expires_at IS NOT NULL"),
-    _partial_index("jobs_start_deadline", "expires_at", where="expires_at IS NOT NULL AND lease_expires_at IS NULL"),
+    _partial_index("jobs_quota_owner", "quota_owner", where="quota_owner IS NOT NULL"),
+    _partial_index("jobs_start_deadline", "start_by", where="start_by IS NOT NULL"),
+)
+
+ready_spans = sa.Table(
+    "ready_spans",
+    metadata,
+    *_required(sa.Integer, "lane"),
+    *_required(sa.SmallInteger, "priority"),
+    *_required(UUID, "first_id", "last_id"),
+    sa.Index("ready_spans_order", "lane", PRIORITY, "first_id"),
+)
+
+lease_checks = sa.Table(
+    "lease_checks",
+    metadata,
+    *_key(sa.Integer, "lane"),
+    *_required(INSTANT, "check_at"),
+    *_key(BYTEA, "claim"),
+    *_nullable(sa.Text, "worker_id"),
+    *_required(ARRAY(UUID), "job_ids"),
+    sa.Index("lease_checks_check_at", "check_at"),
+    _partial_index("lease_checks_worker_id", "worker_id", where="worker_id IS NOT NULL"),
 )
 
 finished_jobs = sa.Table(

@@ -58,7 +58,7 @@ _UNREPORTED = (
 
 # pg_logical_emit_message changes no row, but counts as a write, because its commit waits until
 # earlier writes are on the standby.
-_WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM|pg_logical_emit_message)\b")
+_WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM|claim_jobs|pg_logical_emit_message)\b")
 # Whether this request may have written anything. Each request is a task of its own, and so has a
 # value of its own. Once the value is True, the outcome of every failed call is `unknown`.
 _written: ContextVar[bool] = ContextVar("written", default=False)

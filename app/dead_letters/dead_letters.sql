@@ -38,7 +38,7 @@ WITH deleted AS (
     RETURNING dead_letters.*, input.state AS next_state, input.run_at AS next_run_at,
         coalesce(input.payload, dead_letters.payload) AS next_payload
 ),
-replayed AS (
+changed AS (
     INSERT INTO jobs (
         lane, id, state, run_at, deliveries, replay_count, priority, max_attempts,
         {{kept_columns}},
@@ -54,16 +54,17 @@ replayed AS (
             EXISTS (SELECT FROM dependents WHERE dependents.lane = :lane AND dependents.parent_id = deleted.id), false
         )
     FROM deleted
-    RETURNING {{moved_job}}
+    RETURNING {{moved_job}}, priority
 ),
+{{covering_spans}},
 counted AS (
     INSERT INTO stat_deltas (lane, dead, ready, scheduled)
     SELECT :lane, -count(*), {{ready_and_scheduled_counts}}
-    FROM replayed
+    FROM changed
     HAVING count(*) > 0
 )
 SELECT {{moved_job}}
-FROM replayed;
+FROM changed;
 
 -- name: payloads
 -- The payloads of dead letters, for a replay with a merge patch.

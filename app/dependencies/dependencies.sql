@@ -105,7 +105,7 @@ WITH locked AS (
     ORDER BY id
     FOR UPDATE
 ),
-unblocked AS (
+changed AS (
     UPDATE jobs
     SET waiting_for = locked.waiting_for,
         run_at = CASE WHEN cardinality(locked.waiting_for) > 0 THEN jobs.run_at ELSE greatest(jobs.run_at, :now) END,
@@ -118,17 +118,18 @@ unblocked AS (
         state_reason = CASE WHEN cardinality(locked.waiting_for) > 0 THEN jobs.state_reason END
     FROM locked
     WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.id = locked.id
-    RETURNING {{jobs_moved_job}}
+    RETURNING {{jobs_moved_job}}, jobs.priority
 ),
+{{covering_spans}},
 counted AS (
     INSERT INTO stat_deltas (lane, blocked, ready, scheduled)
     SELECT :lane, -count(*), {{ready_and_scheduled_counts}}
-    FROM unblocked
+    FROM changed
     WHERE state <> 'blocked'
     HAVING count(*) > 0
 )
 SELECT {{moved_job}}
-FROM unblocked;
+FROM changed;
 
 -- name: to_be_cancelled
 -- The children that must be cancelled because these parents have failed.

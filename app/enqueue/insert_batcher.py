@@ -21,11 +21,12 @@ A sync match is made only if the order of arrival alone decides which poller get
 In all other cases the broker wakes a poller after the INSERT, and the poller claims the job.
 """
 
+import secrets
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import NamedTuple
-from uuid import uuid4
+from uuid import UUID
 
 import asyncpg
 
@@ -35,6 +36,7 @@ from app.enqueue.drafts import id_of_row
 from app.errors import DatabaseUnavailable
 from app.events import EventBus, LeasesAbandoned
 from app.jobs import store
+from app.jobs.lease_tokens import lease_token
 from app.jobs.new_jobs import NewJobs
 from app.jobs.rows import ClaimedRow, NewJob
 from app.matching.poller import Poller, Reservation
@@ -110,21 +112,24 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         pairs = self._pollers.match(queue.name, candidates)
         if not pairs:
             return rows, ()
-        leased = {row.id: self._as_leased(row, poller) for poller, jobs in pairs for row in jobs}
+        leased: dict[UUID, NewJob] = {}
+        for poller, jobs in pairs:
+            secret = secrets.token_hex(16)
+            leased |= {row.id: self._as_leased(row, poller, secret) for row in jobs}
         matches = [
             _Match(poller, poller.reserve(), [_to_claimed_job(lane, leased[row.id]) for row in jobs])
             for poller, jobs in pairs
         ]
         return [leased.get(row.id, row) for row in rows], matches
 
-    def _as_leased(self, row: NewJob, poller: Poller) -> NewJob:
+    def _as_leased(self, row: NewJob, poller: Poller, secret: str) -> NewJob:
         now = self._infra.now()
         seconds = poller.lease_seconds or row.lease_seconds or self._infra.settings.default_lease_seconds
         return row._replace(
             state="running",
             worker_id=poller.worker_id,
             started_at=now,
-            lease_token=uuid4(),
+            lease_token=lease_token(secret, row.id),
             lease_expires_at=now + timedelta(seconds=min(seconds, row.timeout_seconds or seconds)),
             deadline_at=now + timedelta(seconds=row.timeout_seconds) if row.timeout_seconds else None,
         )

@@ -24,19 +24,30 @@ SELECT count(*)
 FROM (
     SELECT id
     FROM jobs
-    WHERE lane = :lane AND state = 'pending' AND coalesce(group_key, '') = :group AND id < :id
+    WHERE lane = :lane AND pending_group = :group AND id < :id
     LIMIT :limit
 ) AS ahead;
 
 -- name: ahead_in_queue
 -- Counts the jobs that will be claimed before this job, among the first :limit ready jobs of the
 -- lane.
-SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND id < :id))
+SELECT count(DISTINCT id) FILTER (WHERE priority > :priority OR (priority = :priority AND id < :id))
 FROM (
-    SELECT priority, id
-    FROM jobs
-    WHERE lane = :lane AND state = 'ready'
-    ORDER BY priority DESC, id
+    SELECT span.priority, job.id
+    FROM (
+        SELECT priority, first_id, last_id
+        FROM ready_spans
+        WHERE lane = :lane
+        ORDER BY priority DESC, first_id
+        LIMIT :limit
+    ) AS span
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM jobs
+        WHERE lane = :lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready'
+            AND priority = span.priority
+        ORDER BY id
+    ) AS job
     LIMIT :limit
 ) AS first_jobs;
 
@@ -44,9 +55,9 @@ FROM (
 -- Like ahead_in_queue, for a fair queue, whose jobs are claimed pass by pass.
 SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND (admission, id) < (:admission, :id)))
 FROM (
-    SELECT priority, admission, id
+    SELECT priority, ready_admission AS admission, id
     FROM jobs
-    WHERE lane = :lane AND state = 'ready' AND admission IS NOT NULL
-    ORDER BY priority DESC, admission, id
+    WHERE lane = :lane AND ready_admission IS NOT NULL
+    ORDER BY priority DESC, ready_admission, id
     LIMIT :limit
 ) AS first_jobs;

@@ -48,17 +48,17 @@ class NewJobs(Sequence[NewJob]):
 
         A job may have a thousand parents, and its row contains them twice.
         """
-        sizes = list(map(len, self._values("payload")))
+        sizes = list(map(len, self.values("payload")))
         for name, factor in (("metadata", 1), ("depends_on", 2)):
             if self.columns[name]:
-                sizes = [size + factor * len(text or "") for size, text in zip(sizes, self._values(name), strict=True)]
+                sizes = [size + factor * len(text or "") for size, text in zip(sizes, self.values(name), strict=True)]
         return sizes
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[NewJob]:
-        return map(NewJob._make, zip(*map(self._values, NewJob._fields), strict=True))
+        return map(NewJob._make, zip(*map(self.values, NewJob._fields), strict=True))
 
     @overload
     def __getitem__(self, index: int) -> NewJob: ...
@@ -68,12 +68,12 @@ class NewJobs(Sequence[NewJob]):
 
     def __getitem__(self, index: int | slice) -> "NewJob | NewJobs":
         if isinstance(index, int):
-            return NewJob._make(self._values(name)[index] for name in NewJob._fields)
+            return NewJob._make(self.values(name)[index] for name in NewJob._fields)
         if len(range(self._size)[index]) == self._size:
             return self
-        return NewJobs({name: column and self._values(name)[index] for name, column in self.columns.items()})
+        return NewJobs({name: column and self.values(name)[index] for name, column in self.columns.items()})
 
-    def _values(self, name: str) -> Column:
+    def values(self, name: str) -> Column:
         """Returns the column with one value for each job."""
         column = self.columns[name] or (None,)
         return column if len(column) == self._size else tuple(column) * self._size

@@ -10,6 +10,7 @@ from app.db.lanes import lane_of
 from app.db.pool import Database, Executor
 from app.db.queries import load_queries
 from app.events import MovedJobRow
+from app.jobs.coverage import coverage_columns
 from app.jobs.new_jobs import NewJobs
 from app.jobs.rows import JobChanges, JobRow, NewJob
 
@@ -17,7 +18,8 @@ SQL = load_queries(__file__)
 
 
 async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    await db.rows(*SQL.enqueue.bind_columns(NewJobs.of(jobs).columns, lane=lane))
+    columns = NewJobs.of(jobs)
+    await db.rows(*SQL.enqueue.bind_columns(columns.columns | coverage_columns(columns), lane=lane))
 
 
 async def live_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:

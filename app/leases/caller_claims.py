@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from hashlib import md5
 from uuid import UUID
 
 import msgspec
@@ -18,6 +17,7 @@ from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import RateLimited
 from app.http.authorization import Access
 from app.http.schema_types import RequestModel
+from app.jobs.lease_tokens import lease_token
 from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.claim import ClaimService, claim_unlocked_lanes_first
@@ -178,7 +178,7 @@ class CallerClaims:
             live |= {row.id: row for row in await store.leases_with_secret(db, lane, ids, receipt.secret)}
             records = await store.settlement_records(db, lane, ids, self._infra.retention_now())
             has_settled |= any(
-                record.settled_as and record.lease_token == _token(receipt.secret, record.id)
+                record.settled_as and record.lease_token == lease_token(receipt.secret, record.id)
                 for record in records.values()
             )
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
@@ -192,8 +192,3 @@ class CallerClaims:
         """
         await self._queues.load_lanes({row.lane for row in rows})
         return [row for row in rows if access.allows(self._queues.name_by_lane(row.lane))]
-
-
-def _token(secret: str, job_id: UUID) -> UUID:
-    """Computes the lease token of a job, like the SQL fragment `lease_picked` in claims.sql."""
-    return UUID(md5(f"{secret}{job_id}".encode(), usedforsecurity=False).hexdigest())

@@ -18,10 +18,9 @@
 -- the planner could read the whole lane, because its statistics may be from a time when the lane
 -- was short. To requeue 1000 jobs took 750 ms with such a join, and takes 27 ms with id = ANY.
 --
--- Leased rows are found by state = 'running', because no index has that condition: the planner uses
--- the primary key, whatever its statistics say. With lease_expires_at IS NOT NULL, it could choose
--- the index jobs_leased. Statements that read all leases (leases_of_worker, count_leases_of_caller)
--- use that index on purpose.
+-- No index has the leases: the column lease_expires_at changes with every claim and heartbeat, and
+-- an index with it would get a new entry each time. Statements that read all leases of a worker or
+-- of a queue, or all that expire, find them by their lease checks.
 
 -- fragment: lock_if_unchanged
 -- The end of a SELECT, after WHERE. Locks only leases that have not changed since the decision:
@@ -59,26 +58,47 @@ count(attempt_record) FILTER (WHERE NOT replaces_record)
 -- shortens it, because the claim may have requested a longer lease than the default. No heartbeat
 -- extends a lease beyond the deadline of the run. From the deadline on, the response of the
 -- heartbeat has the action `cancel`.
-UPDATE jobs
-SET lease_expires_at = least(
-        greatest(
-            to_timestamp(
-                :now_epoch::float8 + coalesce(input.lease_seconds, jobs.lease_seconds, :default_lease_seconds)
+--
+-- A shortened lease gets a lease check of its own. The statement reads `previous` as it was before
+-- the UPDATE, and only where a worker has sent lease_seconds.
+WITH extended AS (
+    UPDATE jobs
+    SET lease_expires_at = least(
+            greatest(
+                to_timestamp(
+                    :now_epoch::float8 + coalesce(input.lease_seconds, jobs.lease_seconds, :default_lease_seconds)
+                ),
+                CASE WHEN input.lease_seconds IS NULL THEN jobs.lease_expires_at END
             ),
-            CASE WHEN input.lease_seconds IS NULL THEN jobs.lease_expires_at END
+            jobs.deadline_at
         ),
-        jobs.deadline_at
-    ),
-    unreported_since = NULL,
-    progress = coalesce(input.progress, jobs.progress),
-    checkpoint = coalesce(input.checkpoint, jobs.checkpoint)
-FROM unnest(:id::uuid[], :token::uuid[], :lease_seconds::int[], :progress::text[], :checkpoint::text[])
-    AS input (id, token, lease_seconds, progress, checkpoint)
-WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = input.id AND jobs.lease_token = input.token
-    AND jobs.state = 'running'
-RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
-    jobs.cancel_requested_at IS NOT NULL
-        OR coalesce(jobs.deadline_at <= to_timestamp(:now_epoch::float8), false) AS cancel;
+        unreported_since = NULL,
+        progress = coalesce(input.progress, jobs.progress),
+        checkpoint = coalesce(input.checkpoint, jobs.checkpoint)
+    FROM unnest(:id::uuid[], :token::uuid[], :lease_seconds::int[], :progress::text[], :checkpoint::text[])
+        AS input (id, token, lease_seconds, progress, checkpoint)
+    WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = input.id AND jobs.lease_token = input.token
+        AND jobs.state = 'running'
+    RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at, input.lease_seconds,
+        jobs.cancel_requested_at IS NOT NULL
+            OR coalesce(jobs.deadline_at <= to_timestamp(:now_epoch::float8), false) AS cancel
+),
+shortened AS (
+    SELECT extended.id, extended.lease_expires_at
+    FROM extended
+    JOIN jobs AS previous ON previous.id = extended.id
+    WHERE previous.lane = :lane
+        AND previous.id = ANY(ARRAY(SELECT id FROM extended WHERE lease_seconds IS NOT NULL))
+        AND extended.lease_expires_at < previous.lease_expires_at
+),
+checked AS (
+    INSERT INTO lease_checks (lane, check_at, claim, job_ids)
+    SELECT :lane, min(lease_expires_at), :claim::bytea, array_agg(id)
+    FROM shortened
+    HAVING count(*) > 0
+)
+SELECT id, lease_token, lease_expires_at, cancel
+FROM extended;
 
 -- name: complete
 -- row: SettledRow
@@ -86,6 +106,9 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 --
 -- Also ready | pending | scheduled (if postponed) -> completed: a late settlement is accepted if
 -- the job has not been delivered again, so that finished work is not thrown away.
+--
+-- If it ends all jobs of a claim, it deletes the lease check of the claim. All other ends of leases
+-- leave that to the lease rescuer.
 --
 -- Postgres copies each row of `deleted` twice and reads it four times. So `deleted` has only the
 -- columns that are needed, and the columns that only finished_jobs needs come last. In batches of
@@ -110,6 +133,17 @@ recorded_parents AS (
     INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'completed'
     {{from_deleted_parents}}
+),
+ended AS MATERIALIZED (
+    SELECT {{claim_of_token}} AS claim, count(*) AS jobs
+    FROM deleted
+    GROUP BY {{claim_of_token}}
+),
+unchecked AS (
+    DELETE FROM lease_checks
+    USING ended
+    WHERE lease_checks.lane = :lane AND lease_checks.claim = ANY(ARRAY(SELECT claim FROM ended))
+        AND lease_checks.claim = ended.claim AND cardinality(lease_checks.job_ids) = ended.jobs
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, completed)
@@ -173,7 +207,7 @@ WITH locked AS (
     ) ON jobs.id = input.id AND jobs.lease_token = input.token
     WHERE jobs.cancel_requested_at IS NULL AND {{lock_if_unchanged}}
 ),
-requeued AS (
+changed AS (
     UPDATE jobs
     SET state = CASE
             WHEN locked.next_state = 'ready' AND locked.needs_admission THEN 'pending'
@@ -185,6 +219,7 @@ requeued AS (
             THEN nullif(jobs.admission, 0)
         END,
         uses_slot = NULL,
+        quota_owner = NULL,
         deadline_at = NULL,
         -- Only a return or a reconcile keeps the start deadline: no worker has started the job.
         expires_at = CASE WHEN locked.settled_as IS NULL AND locked.attempt_record IS NULL THEN jobs.expires_at END,
@@ -199,9 +234,10 @@ requeued AS (
         attempts = CASE WHEN attempt_record IS NULL THEN attempts ELSE {{attempts_and_record}} END
     FROM locked
     WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.job_type, jobs.group_key, locked.previous_state,
-        locked.attempt_record, locked.replaces_record, locked.admission
+    RETURNING jobs.id, jobs.state, jobs.priority, jobs.attempt, jobs.run_at, jobs.job_type, jobs.group_key,
+        locked.previous_state, locked.attempt_record, locked.replaces_record, locked.admission
 ),
+{{covering_spans}},
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running, scheduled, failed)
     SELECT :lane,
@@ -210,11 +246,11 @@ counted AS (
         -count(*) FILTER (WHERE previous_state = 'running'),
         count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE previous_state = 'scheduled'),
         {{failed_count}}
-    FROM requeued
+    FROM changed
     HAVING count(*) > 0
 )
 SELECT id, state, job_type, group_key, run_at, false AS has_dependents, admission, attempt, NULL::float8 AS run_seconds
-FROM requeued;
+FROM changed;
 
 -- name: move_to_dead_letters
 -- row: SettledRow
@@ -333,22 +369,73 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- acknowledged.
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
 
+-- name: due_checks
+-- Reads the lease checks that are due, from :after on, in the index lease_checks_check_at. Limited
+-- in rows and in jobs, because after a stall there may be very many.
+SELECT lane, claim, job_ids
+FROM (
+    SELECT lane, claim, job_ids,
+        sum(cardinality(job_ids)) OVER (ORDER BY check_at ROWS UNBOUNDED PRECEDING) - cardinality(job_ids)
+            AS jobs_before
+    FROM lease_checks
+    WHERE check_at > :after AND check_at <= :until
+    ORDER BY check_at
+    LIMIT :limit
+) AS due
+WHERE jobs_before < :max_jobs;
+
 -- name: expired_leases
--- Finds the leases that expired after :after and until :until. Reads the index jobs_leased from
--- :after on. Has a limit, because very many leases may have expired during an outage.
-SELECT lane, id, lease_token
+-- The leases of these jobs that have expired.
+SELECT id, lease_token
 FROM jobs
-WHERE lease_expires_at > :after AND lease_expires_at <= :until
-ORDER BY lease_expires_at
-LIMIT :limit;
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND state = 'running' AND lease_expires_at <= :now;
+
+-- name: move_checks
+-- Moves lease checks to the next end of a lease of their jobs, but not before :earliest. Deletes
+-- those without a running job. Skips checks that another broker is moving.
+WITH locked AS MATERIALIZED (
+    SELECT claim, job_ids
+    FROM lease_checks
+    WHERE lane = :lane AND claim = ANY(:claims::bytea[])
+    ORDER BY claim
+    FOR UPDATE SKIP LOCKED
+),
+looked AS MATERIALIZED (
+    SELECT claim, (
+        SELECT min(lease_expires_at)
+        FROM jobs
+        WHERE lane = :lane AND id = ANY(locked.job_ids) AND state = 'running'
+    ) AS next_end
+    FROM locked
+),
+deleted AS (
+    DELETE FROM lease_checks
+    WHERE lane = :lane AND claim = ANY(ARRAY(SELECT claim FROM looked WHERE next_end IS NULL))
+),
+moved AS (
+    UPDATE lease_checks
+    SET check_at = greatest(looked.next_end, :earliest)
+    FROM looked
+    WHERE lease_checks.lane = :lane
+        AND lease_checks.claim = ANY(ARRAY(SELECT claim FROM looked WHERE next_end IS NOT NULL))
+        AND lease_checks.claim = looked.claim
+)
+SELECT count(*)
+FROM locked;
 
 -- name: leases_of_worker
--- Reads the leases that a worker claimed at or before :claimed_before, to reconcile them.
--- :claimed_before is 2 s (RECONCILE_AFTER) before the heartbeat was received. Scans the index
--- jobs_leased, which contains worker_id, and fetches only the rows of this worker.
-SELECT lane, id, lease_token, unreported_since
-FROM jobs
-WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
+-- Finds the leases that a worker claimed at or before :claimed_before, to reconcile them. That time
+-- is 2 s (RECONCILE_AFTER) before the broker received the heartbeat. Reads the lease checks of the
+-- worker, and the jobs of each.
+SELECT lease.lane, lease.id, lease.lease_token, lease.unreported_since
+FROM (SELECT lane, claim, job_ids FROM lease_checks WHERE worker_id = :worker_id) AS lease_check
+CROSS JOIN LATERAL (
+    SELECT lane, id, lease_token, unreported_since
+    FROM jobs
+    WHERE jobs.lane = lease_check.lane AND jobs.id = ANY(lease_check.job_ids) AND state = 'running'
+        AND worker_id = :worker_id AND started_at <= :claimed_before AND {{claim_of_token}} = lease_check.claim
+    OFFSET 0
+) AS lease;
 
 -- name: mark_unreported
 -- running -> running (marked as unreported).

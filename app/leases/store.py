@@ -1,5 +1,6 @@
 """Runs claims.sql and leases.sql."""
 
+import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
@@ -9,6 +10,7 @@ from asyncpg import Record
 
 from app.db.pool import Executor
 from app.db.queries import Query, load_queries, to_columns
+from app.jobs.lease_tokens import claim_of
 from app.jobs.rows import ClaimedRow
 from app.leases.rows import (
     FULL_RANGE,
@@ -46,9 +48,8 @@ async def claim(
     slices = params.poll_slices or (PollSlice(limit, params.worker_id, params.lease_seconds),)
     limits, worker_ids, lease_seconds = zip(*slices, strict=True)
     *ends, total = accumulate(limits)
-    statement = SQL.claim_admitted if policy.fair else SQL.claim
     rows = await db.rows(
-        *statement.bind_columns(
+        *SQL.claim.bind_columns(
             _FULL_RANGE_COLUMNS if policy.scan_ranges is FULL_RANGE else to_columns(policy.scan_ranges),
             lane=lane,
             limit=total,
@@ -59,6 +60,8 @@ async def claim(
             default_lease_seconds=params.default_lease_seconds,
             slice_starts=[end + 1 for end in ends],
             secret=params.secret,
+            claims=[claim_of(params.secret, number) for number in range(1, len(slices) + 1)],
+            fair=policy.fair,
             job_types=params.job_types,
             envelope_bytes=ENVELOPE_BYTES,
             max_bytes=params.max_bytes,
@@ -85,7 +88,11 @@ async def first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> lis
 
 
 async def leases_with_secret(db: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    rows = await db.rows(*SQL.leases_with_secret(lane=lane, ids=ids, secret=secret, envelope_bytes=ENVELOPE_BYTES))
+    rows = await db.rows(
+        *SQL.leases_with_secret(
+            lane=lane, ids=ids, secret=secret, claim=claim_of(secret), envelope_bytes=ENVELOPE_BYTES
+        )
+    )
     return [*map(ClaimedRow._make, rows)]
 
 
@@ -94,7 +101,11 @@ async def heartbeat(
 ) -> list[HeartbeatRow]:
     rows = await db.rows(
         *SQL.heartbeat.bind(
-            heartbeats, lane=lane, now_epoch=now.timestamp(), default_lease_seconds=default_lease_seconds
+            heartbeats,
+            lane=lane,
+            now_epoch=now.timestamp(),
+            default_lease_seconds=default_lease_seconds,
+            claim=secrets.token_bytes(8),
         )
     )
     return [*map(HeartbeatRow._make, rows)]
@@ -203,8 +214,18 @@ async def wait_for_replication(db: Executor) -> None:
     await db.rows(*SQL.wait_for_replication())
 
 
-async def expired_leases(db: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
-    return await db.rows(*SQL.expired_leases(after=after, until=until, limit=limit))
+async def due_checks(db: Executor, after: datetime, until: datetime, *, limit: int, max_jobs: int) -> list[Record]:
+    return await db.rows(*SQL.due_checks(after=after, until=until, limit=limit, max_jobs=max_jobs))
+
+
+async def expired_leases(db: Executor, lane: int, ids: Sequence[UUID], now: datetime) -> list[Record]:
+    return await db.rows(*SQL.expired_leases(lane=lane, ids=ids, now=now))
+
+
+async def move_checks(db: Executor, lane: int, claims: Sequence[bytes], earliest: datetime) -> int:
+    """Moves or deletes lease checks. Returns how many no other broker was moving."""
+    moved: int = await db.value(*SQL.move_checks(lane=lane, claims=claims, earliest=earliest))
+    return moved
 
 
 async def leases_of_worker(db: Executor, worker_id: str, claimed_before: datetime) -> list[Record]:

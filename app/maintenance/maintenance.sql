@@ -36,23 +36,22 @@ WHERE ends_at < :before;
 -- Finds the services that have work, and for each of them the time at which its first row is due,
 -- in the past or in the future. NULL means now.
 --
--- Each part of the UNION reads one index entry. Leases are read from the end of the last scan
+-- Each part of the UNION reads one index entry. Lease checks are read from the end of the last scan
 -- (:after) on, because there are only dead index entries before it. They are read up to :now,
--- because very many leases may expire later. No index has the ends of cool-downs, but few groups
+-- because very many checks may be due later. No index has the ends of cool-downs, but few groups
 -- cool down at a time.
-(SELECT 'job scheduler' AS service, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+(SELECT 'job scheduler' AS service, due_at AS instant FROM jobs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)
 UNION ALL
-(SELECT 'start deadlines', expires_at FROM jobs
- WHERE expires_at <= :now AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
+(SELECT 'start deadlines', start_by FROM jobs WHERE start_by <= :now ORDER BY start_by LIMIT 1)
 UNION ALL
-(SELECT 'lease rescuer', lease_expires_at FROM jobs
- WHERE lease_expires_at > :after AND lease_expires_at <= :now ORDER BY lease_expires_at LIMIT 1)
+(SELECT 'lease rescuer', check_at FROM lease_checks
+ WHERE check_at > :after AND check_at <= :now ORDER BY check_at LIMIT 1)
 UNION ALL
 (SELECT 'periodic enqueuer', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
 UNION ALL
 (SELECT 'dependency resolver', NULL FROM finished_parents ORDER BY lane, id LIMIT 1)
 UNION ALL
-(SELECT 'group scheduler', NULL FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
+(SELECT 'group scheduler', NULL FROM jobs WHERE pending_group IS NOT NULL ORDER BY lane LIMIT 1)
 UNION ALL
 (SELECT 'group scheduler', NULL FROM group_cooldowns WHERE until <= :now ORDER BY lane, group_key LIMIT 1);
 

@@ -111,30 +111,49 @@ WHERE lane = ANY(:lanes::int[]) AND minute > :since
 GROUP BY kind, bucket
 ORDER BY kind, bucket;
 
+-- fragment: first_job_of_spans
+-- The end of a SELECT: the first ready job of the first of these ready spans that has one. Reads at
+-- most a thousand spans, because very many may be left over from cancelled jobs.
+    ORDER BY priority DESC, first_id
+    LIMIT 1000
+) AS span
+CROSS JOIN LATERAL (
+    SELECT run_at
+    FROM jobs
+    WHERE jobs.lane = span.lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready'
+        AND jobs.priority = span.priority
+    ORDER BY id
+    LIMIT 1
+) AS job
+LIMIT 1
+
 -- name: oldest_ready
 -- Estimates the run_at of the ready job that has waited longest: returns the smallest run_at among
--- the first jobs of the first hundred priorities. A loose index scan of jobs_ready finds these jobs
--- with a few probes, however long the queue is. The first job of a priority was created before the
--- others. It has also waited longest, unless it became due long after its creation.
+-- the first jobs of the first hundred priorities. Hops from priority to priority in the index of
+-- ready spans, and finds these jobs with a few probes, however long the queue is. The first job of a
+-- priority was created before the others. It has also waited longest, unless it became due long
+-- after its creation.
 WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.priority, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)
     CROSS JOIN LATERAL (
-        SELECT priority, run_at
-        FROM jobs
-        WHERE jobs.lane = input.lane AND state = 'ready'
-        ORDER BY priority DESC, id
-        LIMIT 1
+        SELECT span.priority, job.run_at
+        FROM (
+            SELECT lane, priority, first_id, last_id
+            FROM ready_spans
+            WHERE ready_spans.lane = input.lane
+            {{first_job_of_spans}}
     ) AS next_job
     UNION ALL
     SELECT first_jobs.lane, next_job.priority, next_job.run_at, first_jobs.hop + 1
     FROM first_jobs
     CROSS JOIN LATERAL (
-        SELECT priority, run_at
-        FROM jobs
-        WHERE jobs.lane = first_jobs.lane AND state = 'ready' AND priority < first_jobs.priority
-        ORDER BY priority DESC, id
-        LIMIT 1
+        SELECT span.priority, job.run_at
+        FROM (
+            SELECT lane, priority, first_id, last_id
+            FROM ready_spans
+            WHERE ready_spans.lane = first_jobs.lane AND priority < first_jobs.priority
+            {{first_job_of_spans}}
     ) AS next_job
     WHERE first_jobs.hop < 100
 )
@@ -148,20 +167,20 @@ WITH RECURSIVE first_jobs AS (
     SELECT input.lane, next_job.group_key, next_job.run_at, 1 AS hop
     FROM unnest(:lanes::int[]) AS input (lane)
     CROSS JOIN LATERAL (
-        SELECT coalesce(jobs.group_key, '') AS group_key, run_at
+        SELECT pending_group AS group_key, run_at
         FROM jobs
-        WHERE jobs.lane = input.lane AND state = 'pending'
-        ORDER BY coalesce(jobs.group_key, ''), id
+        WHERE jobs.lane = input.lane AND pending_group IS NOT NULL
+        ORDER BY pending_group, id
         LIMIT 1
     ) AS next_job
     UNION ALL
     SELECT first_jobs.lane, next_job.group_key, next_job.run_at, first_jobs.hop + 1
     FROM first_jobs
     CROSS JOIN LATERAL (
-        SELECT coalesce(jobs.group_key, '') AS group_key, run_at
+        SELECT pending_group AS group_key, run_at
         FROM jobs
-        WHERE jobs.lane = first_jobs.lane AND state = 'pending' AND coalesce(jobs.group_key, '') > first_jobs.group_key
-        ORDER BY coalesce(jobs.group_key, ''), id
+        WHERE jobs.lane = first_jobs.lane AND pending_group > first_jobs.group_key
+        ORDER BY pending_group, id
         LIMIT 1
     ) AS next_job
     WHERE first_jobs.hop < 100

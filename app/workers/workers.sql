@@ -2,6 +2,20 @@
 -- for all workers and polls since its last write. For a request that reads the tables, the broker
 -- writes before it reads. A claim never writes them.
 
+-- fragment: leases_of_worker
+-- The number of leases of a row of `workers`.
+(
+    SELECT count(*)
+    FROM (SELECT lane, claim, job_ids FROM lease_checks WHERE worker_id = workers.id) AS lease_check
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM jobs
+        WHERE jobs.lane = lease_check.lane AND jobs.id = ANY(lease_check.job_ids) AND state = 'running'
+            AND worker_id = workers.id AND {{claim_of_token}} = lease_check.claim
+        OFFSET 0
+    ) AS lease
+)
+
 -- name: record_workers
 -- Adds workers only if the table then has at most :max_rows rows. Updates stored workers in any
 -- case. The rows are counted only if there is a new worker.
@@ -29,23 +43,16 @@ RETURNING id;
 
 -- name: list_workers
 -- row: WorkerRow
--- Lists workers. Counts their leases in the index of leases, without reading the waiting jobs.
-SELECT workers.id, workers.directive, workers.last_seen_at, coalesce(held.leases, 0) AS leases
+-- Lists workers. Counts the leases of each by its lease checks.
+SELECT workers.id, workers.directive, workers.last_seen_at, {{leases_of_worker}} AS leases
 FROM workers
-LEFT JOIN (
-    SELECT worker_id, count(*) AS leases
-    FROM jobs
-    WHERE lease_expires_at IS NOT NULL
-    GROUP BY worker_id
-) AS held ON held.worker_id = workers.id
 WHERE workers.id > :after
 ORDER BY workers.id
 LIMIT :limit;
 
 -- name: get_worker
 -- row: WorkerRow
-SELECT workers.id, workers.directive, workers.last_seen_at,
-    (SELECT count(*) FROM jobs WHERE lease_expires_at IS NOT NULL AND worker_id = :id) AS leases
+SELECT workers.id, workers.directive, workers.last_seen_at, {{leases_of_worker}} AS leases
 FROM workers
 WHERE workers.id = :id;
 

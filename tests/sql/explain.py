@@ -7,10 +7,24 @@ from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
+
 from app.db.primary import Connection
 from tests.sql.statements import Statement
 
 Node = dict[str, Any]
+
+# Sends the plan of every statement, also of those in functions, to the client as a log message.
+AUTO_EXPLAIN = """
+LOAD 'auto_explain';
+SET auto_explain.log_min_duration = 0;
+SET auto_explain.log_nested_statements = on;
+SET auto_explain.log_format = 'json'
+"""
+
+
+class Rollback(Exception):
+    """Rolls back the transaction of `explain_nested`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +42,30 @@ class Scan:
 async def explain(connection: Connection, statement: Statement, *, custom: bool) -> list[Scan]:
     """Returns the scans of the generic plan, or of a custom plan for a call with 1000 ids."""
     plan = await (_custom if custom else _generic)(connection, statement)
-    return [
-        _scan(node)
-        for node in _nodes(json.loads(plan)[0]["Plan"])
-        if "Relation Name" in node and node["Node Type"] != "ModifyTable"
-    ]
+    return _scans(json.loads(plan)[0]["Plan"])
+
+
+async def explain_nested(connection: Connection, sql: str, *args: object, custom: bool) -> list[Scan]:
+    """Runs a statement and rolls it back. Returns the scans of all statements in its functions."""
+    messages: list[str] = []
+
+    def record(_: object, message: asyncpg.PostgresLogMessage) -> None:
+        messages.append(str(message.message))
+
+    await connection.execute(f"{AUTO_EXPLAIN}; SET plan_cache_mode = 'force_{'custom' if custom else 'generic'}_plan'")
+    connection.add_log_listener(record)
+    try:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL client_min_messages = 'log'")
+            await connection.fetch(sql, *args)
+            await connection.execute("SET LOCAL client_min_messages = 'warning'")
+            raise Rollback
+    except Rollback:
+        await connection.execute("RESET plan_cache_mode; SET auto_explain.log_min_duration = -1")
+    finally:
+        connection.remove_log_listener(record)
+    plans = [json.loads(text[text.index("{") :])["Plan"] for text in messages if "plan:" in text]
+    return [scan for plan in plans for scan in _scans(plan)]
 
 
 async def _generic(connection: Connection, statement: Statement) -> str:
@@ -59,8 +92,19 @@ def _sample_value(kind: str) -> object:
         return [uuid4() for _ in range(1000)]
     if kind.endswith("[]"):
         return [None] * 1000
-    samples = {"uuid": uuid4(), "timestamptz": datetime.now(UTC), "text": "x", "bool": False, "date": date(2000, 1, 1)}
+    samples = {
+        "uuid": uuid4(),
+        "timestamptz": datetime.now(UTC),
+        "text": "x",
+        "bool": False,
+        "bytea": b"x",
+        "date": date(2000, 1, 1),
+    }
     return samples.get(kind, 256)
+
+
+def _scans(plan: Node) -> list[Scan]:
+    return [_scan(node) for node in _nodes(plan) if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
 
 
 def _nodes(node: Node) -> Iterator[Node]:

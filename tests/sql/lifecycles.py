@@ -10,6 +10,7 @@ def run_all_lifecycles(api: Api, database: TestDatabase) -> None:
     finish_jobs(api)
     replay_and_purge_dead_letters(api)
     stop_reporting_a_lease(api, database)
+    let_a_lease_expire(api, database)
     limit_groups(Api(api.http, "limited-groups"))
     schedule_groups_fairly(Api(api.http, "fair"))
     limit_queue(Api(api.http, "limited"))
@@ -68,6 +69,13 @@ def stop_reporting_a_lease(api: Api, database: TestDatabase) -> None:
     job = api.claim_one(worker_id="forgetful", lease_seconds=60)
     database.age(job["id"], 10)
     api.heartbeat("forgetful", holds_all=True)
+
+
+def let_a_lease_expire(api: Api, database: TestDatabase) -> None:
+    api.enqueue()
+    job = api.claim_one(worker_id="crashed", lease_seconds=60)
+    database.age(job["id"], 61)
+    api.complete(api.claim_one(wait_seconds=20))
 
 
 def limit_groups(api: Api) -> None:

@@ -13,7 +13,7 @@ ACROSS_LANES = {
     "maintenance.due_times",
     "jobs.due_jobs",
     "jobs.next_due",
-    "leases.expired_leases",
+    "leases.due_checks",
     "leases.unused_tokens",
     "leases.count_leases_of_caller",
     "leases.leases_of_worker",

@@ -9,6 +9,8 @@ from app.db.queries import Queries, Query
 
 TABLES_WITH_LANES = (
     "jobs",
+    "ready_spans",
+    "lease_checks",
     "finished_jobs",
     "dead_letters",
     "deduplication_keys",

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pprint import pformat
+from typing import Any
 
 import pytest
+from asyncpg import Record
 
 from app.db.pool import Database
 from app.db.queries import compile_statement
@@ -17,7 +19,7 @@ from app.leases.store import claim
 from app.metrics import Metrics
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
-from tests.sql.explain import Scan, explain
+from tests.sql.explain import Scan, explain, explain_nested
 from tests.sql.rules import names_its_lane
 from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES, Statement, statement_named
 
@@ -30,6 +32,7 @@ PARAMS = ClaimParams(
     allow_one_oversized=True,
     job_types=None,
 )
+NOW = datetime.now(UTC)
 JOBS = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
 SELECT 256 + n % 2, gen_random_uuid(), 'ready', now(), 0, 5, 'test', repeat('x', 200)
@@ -55,45 +58,65 @@ INSERT INTO deduplication_keys (lane, digest, expires_at)
 SELECT n % 256, gen_random_uuid(), now()
 FROM generate_series(1, 20000) AS n
 """
+PARTS_OF_TEN = """
+SELECT lane, array_agg(id ORDER BY id) AS ids
+FROM (SELECT lane, id, state, row_number() OVER (PARTITION BY lane, state ORDER BY id) / 10 AS part FROM jobs) AS parts
+WHERE state = '{state}'
+GROUP BY lane, part
+"""
+SPANS = f"""
+INSERT INTO ready_spans (lane, priority, first_id, last_id)
+SELECT lane, 0, ids[1], ids[cardinality(ids)]
+FROM ({PARTS_OF_TEN.format(state="ready")}) AS span
+"""
 CLAIM_HALF = """
 UPDATE jobs
 SET state = 'running', lease_expires_at = now() + make_interval(secs => 60), lease_token = id, worker_id = 'w',
     started_at = now()
 WHERE state = 'ready' AND id < '80000000-0000-0000-0000-000000000000'
 """
+CHECKS = f"""
+INSERT INTO lease_checks (lane, check_at, claim, worker_id, job_ids)
+SELECT lane, now() + make_interval(secs => 60), uuid_send(ids[1]), 'w', ids
+FROM ({PARTS_OF_TEN.format(state="running")}) AS claim
+"""
+ROWS = [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS, SPANS]
 STATISTICS = {
-    "no statistics": [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS],
+    "no statistics": ROWS,
     "statistics of empty tables": ["ANALYZE"],
-    "statistics before the claims": [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS, "ANALYZE", CLAIM_HALF],
-    "statistics after the claims": [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS, CLAIM_HALF, "ANALYZE"],
+    "statistics before the claims": [*ROWS, "ANALYZE", CLAIM_HALF, CHECKS],
+    "statistics after the claims": [*ROWS, CLAIM_HALF, CHECKS, "ANALYZE"],
 }
 
 # The indexes that each statement uses. An index on (lane, id) must also be searched by the id.
 INDEXES = {
     "enqueue": set[str](),
-    "claim": {"jobs_ready", "jobs_pkey"},
-    "first_ready": {"jobs_ready"},
+    "first_ready": {"ready_spans_order", "jobs_pkey"},
     "count_leases_of_caller": {"jobs_quota_owner"},
     "leases_with_secret": {"jobs_pkey"},
     "heartbeat": {"jobs_pkey"},
-    "complete": {"jobs_pkey"},
+    "complete": {"jobs_pkey", "lease_checks_pkey"},
     "get_leases": {"jobs_pkey"},
     "requeue": {"jobs_pkey"},
     "move_to_dead_letters": {"jobs_pkey"},
     "finish_cancelled": {"jobs_pkey"},
     "mark_unreported": {"jobs_pkey"},
     "settlement_records": {"jobs_pkey", "finished_jobs_id", "dead_letters_pkey"},
-    "expired_leases": {"jobs_leased"},
-    "leases_of_worker": {"jobs_leased"},
-    "ready_lanes": {"jobs_ready"},
-    "oldest_ready": {"jobs_ready"},
+    "due_checks": {"lease_checks_check_at"},
+    "expired_leases": {"jobs_pkey"},
+    "move_checks": {"lease_checks_pkey", "jobs_pkey"},
+    "leases_of_worker": {"lease_checks_worker_id", "jobs_pkey"},
+    "get_worker": {"lease_checks_worker_id", "jobs_pkey"},
+    "list_workers": {"lease_checks_worker_id", "jobs_pkey"},
+    "ready_lanes": {"ready_spans_order"},
+    "oldest_ready": {"ready_spans_order", "jobs_pkey"},
     "make_due_ready": {"jobs_pkey"},
     "due_jobs": {"jobs_due"},
     "next_due": {"jobs_due"},
     "due_times": {
         "jobs_due",
         "jobs_start_deadline",
-        "jobs_leased",
+        "lease_checks_check_at",
         "jobs_pending",
         "finished_parents_pkey",
         "group_cooldowns_pkey",
@@ -123,7 +146,6 @@ INDEXES = {
     "try_lock_lane": {"lane_locks_pkey"},
     "lane_lock_exists": {"lane_locks_pkey"},
     "aggregate": {"stat_deltas_lane"},
-    "claim_admitted": {"jobs_admitted", "jobs_pkey"},
     "replace_waiting": {"jobs_pkey"},
     "move_unstarted_to_dead_letters": {"jobs_pkey"},
     "past_start_deadline": {"jobs_start_deadline"},
@@ -143,9 +165,9 @@ INDEXES = {
     "admit": {"jobs_pkey"},
     "revoke_admissions": {"jobs_admissions", "jobs_pkey"},
     "revoke_above_limit": {"jobs_admissions", "jobs_pkey"},
-    "hold_back_first_ready": {"jobs_ready", "jobs_pkey"},
+    "hold_back_first_ready": {"ready_spans_order", "jobs_pkey"},
     "apply_rules_to_page": {"jobs_pkey"},
-    "leases_of_queues": {"jobs_leased"},
+    "leases_of_queues": {"lease_checks_pkey", "jobs_pkey"},
     "assign_slots": {"jobs_pkey"},
     "pending_groups": {"jobs_pending"},
     "lanes_with_pending": {"jobs_pending"},
@@ -160,13 +182,30 @@ INDEXES = {
     "results": {"finished_jobs_id"},
     "admitted_of_group": {"jobs_admissions"},
     "ahead_in_group": {"jobs_pending"},
-    "ahead_in_queue": {"jobs_ready"},
+    "ahead_in_queue": {"ready_spans_order", "jobs_pkey"},
     "ahead_admitted": {"jobs_admitted"},
     "oldest_pending": {"jobs_pending"},
 }
 
 # These statements read a whole lane by design, page by page.
 FULL_LANE = {"apply_rules_to_page"}
+
+
+class Recorder:
+    """Records the statement that a store function sends."""
+
+    def __init__(self, sent: list[tuple[str, tuple[object, ...]]]) -> None:
+        self._sent = sent
+
+    async def rows(self, sql: str, *args: object) -> list[Record]:
+        self._sent.append((sql, args))
+        return []
+
+    async def row(self, sql: str, *args: object) -> Record | None:
+        raise NotImplementedError
+
+    async def value(self, sql: str, *args: object) -> Any:
+        raise NotImplementedError
 
 
 @pytest.fixture(scope="module", params=STATISTICS)
@@ -199,6 +238,8 @@ async def scans(db: Database, statements: Iterable[Statement], *, custom: bool) 
     }
 
 
+# By ids, or by the range of a ready span.
+BY_ID = re.compile(r"\b(id|digest) = |\bid <= \S*last_id")
 _BY_ID = ("jobs_pkey", "dead_letters_pkey", "deduplication_keys_pkey", "finished_jobs_")
 
 
@@ -213,7 +254,7 @@ def mismatches(name: str, scanned: Sequence[Scan]) -> list[str]:
     if {parent_index(scan.index) for scan in scanned} != INDEXES[name]:
         faults.append(f"does not use exactly {INDEXES[name]}: {scanned}")
     by_id = [scan for scan in scanned if scan.index.startswith(_BY_ID)]
-    if name not in FULL_LANE and not all(re.search(r"\b(id|digest) = ", scan.condition) for scan in by_id):
+    if name not in FULL_LANE and not all(BY_ID.search(scan.condition) for scan in by_id):
         faults.append(f"reads the whole lane: {by_id}")
     if not {scan.kind for scan in scanned} <= {"Index Scan", "Index Only Scan"}:
         faults.append(f"does not only scan indexes: {scanned}")
@@ -231,7 +272,7 @@ def test_statements_use_their_indexes(loop: Loop, db_with_statistics: Database, 
 @pytest.mark.parametrize(
     "changed",
     [
-        Scan("Index Scan", "jobs", "jobs_ready", "(lane = 256)"),
+        Scan("Index Scan", "jobs", "jobs_pending", "(lane = 256)"),
         Scan("Index Scan", "jobs", "jobs_pkey", "(lane = 256)"),
         Scan("Seq Scan", "jobs", "", ""),
         Scan("Bitmap Heap Scan", "jobs", "jobs_pkey", "((lane = 256) AND (id = $1))"),
@@ -251,6 +292,38 @@ def test_statement_without_its_condition_is_a_mismatch(loop: Loop, db_with_stati
     assert mismatches("waiting_job", found["waiting_job"])
 
 
+WAYS_TO_CLAIM = {
+    "plain": (LanePolicy(), None),
+    "of some job types": (LanePolicy(), ["test"]),
+    "with held groups": (LanePolicy(held_groups=["g"]), None),
+    "of a fair queue": (LanePolicy(held_groups=["*", ""], fair=True), None),
+}
+
+
+@pytest.mark.parametrize("custom", [False, True], ids=["generic", "custom"])
+@pytest.mark.parametrize("way", WAYS_TO_CLAIM)
+def test_statements_of_a_claim_use_their_indexes(
+    loop: Loop, db_with_statistics: Database, way: str, custom: bool
+) -> None:
+    policy, job_types = WAYS_TO_CLAIM[way]
+
+    async def explained() -> list[Scan]:
+        sent: list[tuple[str, tuple[object, ...]]] = []
+        await claim(
+            Recorder(sent), 256, 100, PARAMS._replace(secret=f"{way} {custom}", job_types=job_types), policy, NOW
+        )
+        async with db_with_statistics.checkout() as checkout:
+            (sql, args), *_ = sent
+            return await explain_nested(checkout.connection, sql, *args, custom=custom)
+
+    scanned = [scan for scan in loop.run(explained()) if scan.table.startswith(TABLES_WITH_LANES)]
+    assert {scan.kind for scan in scanned} <= {"Index Scan", "Index Only Scan", "Tid Scan"}, pformat(scanned)
+    indexes = {"jobs_admitted"} if policy.fair else {"jobs_pkey", "ready_spans_order"}
+    assert indexes <= {scan.index for scan in scanned} <= {*indexes, "jobs_pkey", "ready_spans_order", ""}
+    by_id = [scan for scan in scanned if scan.index == "jobs_pkey"]
+    assert all(BY_ID.search(scan.condition) for scan in by_id), pformat(by_id)
+
+
 @pytest.mark.parametrize("limit", [1, 100])
 def test_claim_uses_a_generic_plan(loop: Loop, db_with_statistics: Database, limit: int) -> None:
     """Postgres switches to a generic plan after five calls, unless custom plans seem cheaper."""
@@ -258,8 +331,10 @@ def test_claim_uses_a_generic_plan(loop: Loop, db_with_statistics: Database, lim
     async def generic_plans() -> int:
         async with db_with_statistics.autocommit() as connection:
             await connection.rows("DISCARD PLANS")
-            for _ in range(10):
-                await claim(connection, 256, limit, PARAMS, LanePolicy(), datetime.now(UTC))
+            for number in range(10):
+                await claim(
+                    connection, 256, limit, PARAMS._replace(secret=f"{limit} {number}"), LanePolicy(), datetime.now(UTC)
+                )
             count: int = await connection.value(
                 "SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'"
             )

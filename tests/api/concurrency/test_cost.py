@@ -1,6 +1,7 @@
 """Ten thousand waiting jobs of one busy group do not make claims of other groups more expensive."""
 
 import json
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -18,15 +19,19 @@ from tests.database import Loop, TestDatabase
 
 OTHERS = 60
 BUSY = 10_000
-CLAIM_PARAMS = ClaimParams(
-    worker_id="w",
-    secret="s",
-    lease_seconds=None,
-    default_lease_seconds=60,
-    max_bytes=2**30,
-    allow_one_oversized=True,
-    job_types=None,
-)
+
+
+def claim_params() -> ClaimParams:
+    """Returns parameters with a secret of their own: no two claims have the same."""
+    return ClaimParams(
+        worker_id="w",
+        secret=secrets.token_hex(16),
+        lease_seconds=None,
+        default_lease_seconds=60,
+        max_bytes=2**30,
+        allow_one_oversized=True,
+        job_types=None,
+    )
 
 
 class PageCounter:
@@ -144,7 +149,7 @@ async def pages_per_claimed_job(broker_services: Broker, lane: int, *, fair: boo
             counter,
             lane,
             10,
-            CLAIM_PARAMS,
+            claim_params(),
             LanePolicy(broker_services.queues.held_groups(lane), fair=fair),
             broker_services.infra.now(),
         )

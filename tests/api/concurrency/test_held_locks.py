@@ -16,10 +16,14 @@ from tests.polls import Background
 CLAIMS: dict[str, Json] = {"plain": {}, "with idempotency key": {"key": "claim-1"}, "of several jobs": {"max_jobs": 5}}
 WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%lock_lane%'"
 INSERT_MISPLACED = """
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, group_key, payload)
-SELECT id * 256, gen_random_uuid(), 'ready', now(), 0, 5, name, 'group', '1'
-FROM queues
-WHERE name = $1
+WITH added AS (
+    INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, group_key, payload)
+    SELECT id * 256, gen_random_uuid(), 'ready', now(), 0, 5, name, 'group', '1'
+    FROM queues
+    WHERE name = $1
+    RETURNING lane, priority, id
+)
+INSERT INTO ready_spans SELECT lane, priority, id, id FROM added
 """
 
 

@@ -33,6 +33,7 @@ def backdate_run(db: TestDatabase, claimed: Json, seconds: float) -> None:
         claimed["id"],
         seconds,
     )
+    db.make_checks_due()
 
 
 def backdate_start_deadline(db: TestDatabase, job: Json, seconds: float = 3600) -> None:

@@ -1,4 +1,4 @@
-"""A broker that never polls for ready jobs, and a trigger on the claim statement.
+"""A broker that never polls for ready jobs, and a watch on the claim statement.
 
 Only wake-ups wake the pollers of this broker.
 """
@@ -13,21 +13,51 @@ from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase, create_database
 
-CLAIM_TRIGGER = """
+WATCH_CLAIMS = """
 CREATE TABLE claim_statements (at timestamptz DEFAULT clock_timestamp());
 CREATE TABLE claims_held (since timestamptz DEFAULT clock_timestamp());
-CREATE FUNCTION watch_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION wait_while_held() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_query() LIKE '%deliveries = deliveries + 1%' THEN
-        INSERT INTO claim_statements DEFAULT VALUES;
-        WHILE EXISTS (SELECT FROM claims_held) LOOP
-            PERFORM pg_sleep(0.002);
-        END LOOP;
+    WHILE EXISTS (SELECT FROM claims_held) LOOP
+        PERFORM pg_sleep(0.002);
+    END LOOP;
+END
+$$;
+
+-- A claim that has picked jobs waits before it updates them.
+CREATE FUNCTION hold_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_query() LIKE '%claim_jobs(%' THEN
+        PERFORM wait_while_held();
     END IF;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER watch_claim BEFORE UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION watch_claim();
+CREATE TRIGGER hold_claim BEFORE UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION hold_claim();
+
+-- Counts all claims. One that has found no job waits at its end.
+ALTER FUNCTION claim_jobs RENAME TO claim_jobs_unwatched;
+DO $do$
+DECLARE
+    claim regproc := 'claim_jobs_unwatched';
+    arguments text := (
+        SELECT string_agg('$' || n, ', ') FROM generate_series(1, (SELECT pronargs FROM pg_proc WHERE oid = claim)) AS n
+    );
+BEGIN
+    EXECUTE format(
+        $format$CREATE FUNCTION claim_jobs(%s) RETURNS %s LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO claim_statements DEFAULT VALUES;
+            RETURN QUERY SELECT * FROM claim_jobs_unwatched(%s);
+            IF NOT FOUND THEN
+                PERFORM wait_while_held();
+            END IF;
+        END
+        $$$format$,
+        pg_get_function_arguments(claim), pg_get_function_result(claim), arguments
+    );
+END
+$do$;
 """
 
 
@@ -73,7 +103,7 @@ def expire(api: Api, db: TestDatabase) -> Callable[[Json], None]:
 @pytest.fixture(scope="session")
 def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "quiet"), loop)
-    database.execute(CLAIM_TRIGGER)
+    database.execute(WATCH_CLAIMS)
     yield database
     database.close()
 

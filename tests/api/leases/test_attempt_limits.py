@@ -126,4 +126,5 @@ def test_more_expired_leases_than_one_batch_are_all_rescued(api: Api, db: TestDa
     api.post("/jobs/batch", {"jobs": [{"queue": api.queue, "job_type": "t"}] * 200}, status=201)
     assert len(api.claim(max_jobs=1000)["jobs"] + api.claim(max_jobs=1000)["jobs"]) == 1200
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second' WHERE state = 'running'")
+    db.make_checks_due()
     eventually(lambda: db.value("SELECT count(*) FROM jobs WHERE state = 'ready' AND crashes = 1") == 1200)

@@ -12,7 +12,7 @@ from app.leases import store
 from app.leases.claim import ClaimCall
 from app.leases.rows import LanePolicy, PollSlice
 from app.leases.store import ENVELOPE_BYTES
-from tests.api.concurrency.test_cost import CLAIM_PARAMS
+from tests.api.concurrency.test_cost import claim_params
 from tests.api_client import Api
 from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
@@ -127,7 +127,7 @@ def test_shared_claim_leaves_jobs_that_do_not_fit_into_one_response_ready(
     """
     payloads = ["small", "small", "small", "x" * 4000, "small", "small", "small", "small", "small"]
     ids = [result["job_id"] for result in api.batch(*({"payload": payload} for payload in payloads))["results"]]
-    params = CLAIM_PARAMS._replace(
+    params = claim_params()._replace(
         poll_slices=[PollSlice(3, f"worker-{n}", None) for n in range(3)], max_bytes=2 * ENVELOPE_BYTES + 100
     )
     rows = loop.run(
@@ -151,8 +151,8 @@ def test_poller_behind_a_full_response_gets_the_jobs_that_did_not_fit(
     ids = api.enqueue_many(4)
     lane = lane_of(UUID(ids[0]))
     loop.run(broker_services.queues.refresh())
-    claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=2 * ENVELOPE_BYTES + 100))
-    got = loop.run(broker_services.claims._batcher.run_batch(lane, [claim, ClaimCall(100, claim.params)]))
+    calls = [ClaimCall(100, claim_params()._replace(max_bytes=2 * ENVELOPE_BYTES + 100)) for _ in range(2)]
+    got = loop.run(broker_services.claims._batcher.run_batch(lane, calls))
     assert [[str(row.id) for row in rows] for rows in got] == [ids[:2], ids[2:]]
 
 
@@ -162,7 +162,6 @@ def test_poller_gets_the_large_job_that_did_not_fit_into_a_response_that_is_not_
     """With other limits than the defaults, one job can be larger than half of a response."""
     ids = [result["job_id"] for result in api.batch({"payload": "small"}, {"payload": "x" * 7000})["results"]]
     loop.run(broker_services.queues.refresh())
-    claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=8000))
-    calls = [claim, ClaimCall(100, claim.params)]
+    calls = [ClaimCall(100, claim_params()._replace(max_bytes=8000)) for _ in range(2)]
     got = loop.run(broker_services.claims._batcher.run_batch(lane_of(UUID(ids[0])), calls))
     assert [[str(row.id) for row in rows] for rows in got] == [[ids[0]], [ids[1]]]

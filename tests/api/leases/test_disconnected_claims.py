@@ -11,7 +11,7 @@ import pytest
 
 from app.broker import Broker
 from app.server.exchange import Client
-from tests.api.concurrency.test_cost import CLAIM_PARAMS
+from tests.api.concurrency.test_cost import claim_params
 from tests.api.leases.conftest import ClaimStatements
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker
@@ -149,7 +149,7 @@ def test_claim_that_shares_no_statement_takes_no_job_for_a_disconnected_client(
 ) -> None:
     api.configure(**config)
     job = api.enqueue()
-    params = CLAIM_PARAMS._replace(job_types=["test"], client=loop.run(disconnected_client()))
+    params = claim_params()._replace(job_types=["test"], client=loop.run(disconnected_client()))
     queues = loop.run(broker_services.queues.find_all([api.queue]))
     assert loop.run(broker_services.claims.claim(queues, 1, params)).rows == []
     assert api.job(job["id"])["deliveries"] == 0

@@ -18,7 +18,7 @@ from app.leases.low_water_marks import MAX_PRIORITIES, LowWaterMarks
 from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import LanePolicy, PollSlice, RetryDecision, SettledRow
 from app.leases.store import ENVELOPE_BYTES
-from tests.api.concurrency.test_cost import CLAIM_PARAMS, PageCounter
+from tests.api.concurrency.test_cost import PageCounter, claim_params
 from tests.api.leases.conftest import ClaimStatements
 from tests.api_client import Api, Json
 from tests.conftest import wait_until
@@ -28,15 +28,19 @@ from tests.polls import Background
 LANE, OTHER_LANE = 900 * 256, 901 * 256
 DEAD = 3_000
 INSERT_READY = """
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
-SELECT $1, id, 'ready', now(), $3, 5, 'test', '{}'
-FROM unnest($2::uuid[]) AS id
+WITH added AS (
+    INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+    SELECT $1, id, 'ready', now(), $3, 5, 'test', '{}'
+    FROM unnest($2::uuid[]) AS id
+)
+INSERT INTO ready_spans SELECT $1, $3, id, id FROM unnest($2::uuid[]) AS id
 """
-CLAIM = """
-UPDATE jobs SET state = 'running', lease_expires_at = now() + interval '1 minute'
-WHERE lane = $1 AND state = 'ready'
+REQUEUE = """
+WITH requeued AS (
+    UPDATE jobs SET state = 'ready', lease_expires_at = NULL WHERE lane = $1 AND id = $2 RETURNING lane, priority, id
+)
+INSERT INTO ready_spans SELECT lane, priority, id, id FROM requeued
 """
-REQUEUE = "UPDATE jobs SET state = 'ready', lease_expires_at = NULL WHERE lane = $1 AND id = $2"
 OPEN_TRANSACTION = "INSERT INTO deduplication_keys (lane, digest, expires_at) VALUES (0, gen_random_uuid(), now())"
 
 
@@ -55,14 +59,15 @@ class Process:
             db or self._broker_services.infra.db,
             lane,
             limit,
-            CLAIM_PARAMS,
+            claim_params(),
             LanePolicy(),
             self._broker_services.infra.now(),
         )
         return [row.id.int for row in self._loop.run(rows)]
 
     def buffers(self, limit: int, lane: int = LANE) -> int:
-        """The number of buffers that a claim reads."""
+        """The number of buffers that a claim reads. The first claim with marks also plans the
+        statements of the function `claim_jobs`, for which it reads the catalogue."""
         watched = PageCounter(self._broker_services.infra.db)
         self.claim(limit, lane=lane, db=watched)
         assert watched.row_count == limit
@@ -86,7 +91,7 @@ def add(db: TestDatabase, numbers: Iterable[int], *, lane: int = LANE, priority:
 
 def make_dead_index_entries(db: TestDatabase) -> None:
     add(db, range(1, DEAD + 1))
-    db.execute(CLAIM, LANE)
+    db.execute("DELETE FROM ready_spans WHERE lane = $1", LANE)
     db.execute("DELETE FROM jobs WHERE lane = $1", LANE)
 
 
@@ -98,7 +103,8 @@ def test_claim_does_not_read_dead_index_entries_below_the_mark(
         make_dead_index_entries(db)
         for lane in (LANE, OTHER_LANE):
             add(db, range(DEAD + 1, DEAD + 101), lane=lane)
-            process.claim(10, lane=lane)
+            for _ in range(2):
+                process.claim(10, lane=lane)
         assert process.buffers(10) <= 1.5 * process.buffers(10, OTHER_LANE)
         assert process.buffers(1) <= 2 * process.buffers(1, OTHER_LANE)
         assert Process(broker_services, loop).buffers(1) > 3 * process.buffers(1, OTHER_LANE), (
@@ -109,7 +115,7 @@ def test_claim_does_not_read_dead_index_entries_below_the_mark(
 def test_claim_of_some_job_types_does_not_read_dead_index_entries_after_a_scan(
     process: Process, db: TestDatabase, broker_services: Broker, loop: Loop
 ) -> None:
-    one_type = CLAIM_PARAMS._replace(job_types=["test"])
+    one_type = claim_params()._replace(job_types=["test"])
     with db.uncommitted(OPEN_TRANSACTION):
         make_dead_index_entries(db)
         add(db, range(DEAD + 1, DEAD + 101))
@@ -120,7 +126,8 @@ def test_claim_of_some_job_types_does_not_read_dead_index_entries_after_a_scan(
         )
         before = process.buffers(10)
         process.scan()
-        assert process.buffers(10) < before / 3
+        process.claim(10)
+        assert process.buffers(10) < before / 2
 
 
 @pytest.mark.slow
@@ -161,7 +168,7 @@ def test_job_that_did_not_fit_into_a_shared_claim_goes_first_afterwards(
     process: Process, db: TestDatabase, broker_services: Broker, loop: Loop
 ) -> None:
     add(db, range(1, 8))
-    full = CLAIM_PARAMS._replace(poll_slices=[PollSlice(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
+    full = claim_params()._replace(poll_slices=[PollSlice(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
     rows = loop.run(
         process.low_water_marks.claim_with_marks(
             broker_services.infra.db, LANE, 6, full, LanePolicy(), broker_services.infra.now()
@@ -198,15 +205,12 @@ def test_marks_are_used_only_where_the_first_job_is_expensive_to_reach(
     assert process.claim(2) == [3, 12], "the order is exact without an event"
     with db.uncommitted(OPEN_TRANSACTION):
         add(db, range(1000, 1000 + DEAD))
-        db.execute(
-            "UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id >= $2", LANE, UUID(int=1000)
-        )
-        db.execute(
-            "UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id < $2", LANE, UUID(int=1000)
-        )
+        db.execute("UPDATE jobs SET state = 'running' WHERE lane = $1", LANE)
+        db.execute("DELETE FROM ready_spans WHERE lane = $1", LANE)
         add(db, range(5000, 5010))
         before = process.buffers(1)
         process.scan()
+        process.claim(1)
         assert process.buffers(1) < before
 
 

@@ -16,7 +16,7 @@ CHANGES = {
     "nothing": "SELECT 1",
     "job scheduler": f"UPDATE jobs SET state = 'scheduled', run_at = {PAST} WHERE state = 'ready'",
     "start deadlines": f"UPDATE jobs SET expires_at = {PAST} WHERE state = 'ready'",
-    "lease rescuer": f"UPDATE jobs SET lease_expires_at = {PAST} WHERE state = 'running'",
+    "lease rescuer": f"UPDATE lease_checks SET check_at = {PAST}",
     "periodic enqueuer": f"UPDATE schedules SET next_run_at = {PAST}",
     "dependency resolver": (
         "INSERT INTO finished_parents (lane, id, state) SELECT lane, id, 'completed' FROM jobs LIMIT 1"

@@ -32,6 +32,7 @@ def test_concurrent_rescuers_rescue_each_lease_once(
     ids = api.enqueue_many(40)
     api.claim(max_jobs=40)
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second'")
+    db.make_checks_due()
     run_together(
         loop, *[LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender) for _ in range(4)]
     )
@@ -47,6 +48,7 @@ def test_rescuer_rescues_more_than_one_batch(
     api.enqueue_many(1000)
     api.claim(max_jobs=1000)
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second'")
+    db.make_checks_due()
     run_together(loop, LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender))
     eventually(lambda: api.counts() == {"ready": 1000})
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.broker import Broker
-from tests.api.concurrency.test_cost import CLAIM_PARAMS
+from tests.api.concurrency.test_cost import claim_params
 from tests.api_client import Api, Json, parse_time
 from tests.database import Loop
 from tests.table import table
@@ -97,7 +97,7 @@ def test_claim_that_began_before_a_pause_takes_no_job_after_it(
     queues = loop.run(broker_services.queues.find_all([api.queue]))
     pause(api)
     loop.run(broker_services.infra.config_versions.check_now())
-    params = CLAIM_PARAMS._replace(job_types=job_types)
+    params = claim_params()._replace(job_types=job_types)
     assert loop.run(broker_services.claims.claim(queues, 1, params)).rows == []
     resume(api)
     loop.run(broker_services.infra.config_versions.check_now())

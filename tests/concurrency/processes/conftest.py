@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.leases.conftest import CLAIM_TRIGGER, ClaimStatements
+from tests.api.leases.conftest import WATCH_CLAIMS, ClaimStatements
 from tests.api_client import Api
 from tests.broker import RunningBroker, broker_process
 from tests.database import Loop, TestDatabase, create_database
@@ -15,7 +15,7 @@ FAST_SETTINGS = {"sweep_seconds": "0.05", "log_level": "error"}
 @pytest.fixture(scope="session")
 def shared_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "processes"), loop)
-    database.execute(CLAIM_TRIGGER)
+    database.execute(WATCH_CLAIMS)
     yield database
     database.close()
 

@@ -93,6 +93,7 @@ def test_late_completion_or_next_delivery_wins_but_never_both(
             api.enqueue(max_attempts=9)
         late = api.claim(max_jobs=20)["jobs"]
         db.execute("UPDATE jobs SET lease_expires_at = now() + (random() - 0.5) * interval '0.2 seconds'")
+        db.make_checks_due()
         polls = background.claims(4, api, max_jobs=3, wait_seconds=0.3)
         responses = background.together(*[partial(settle_status, api, job, "complete") for job in late])
         taken = [job["id"] for poll in polls for job in poll.result(20)["jobs"]]
@@ -109,6 +110,7 @@ def test_heartbeat_against_lease_expiry_has_one_winner(api: Api, db: TestDatabas
             api.enqueue()
         jobs = api.claim(max_jobs=20)["jobs"]
         db.execute("UPDATE jobs SET lease_expires_at = now() + (random() - 0.3) * interval '0.1 seconds'")
+        db.make_checks_due()
         responses = background.together(*[partial(settle_status, api, job, "heartbeat") for job in jobs])
         for job, status in zip(jobs, responses, strict=True):
             after = api.job(job["id"])

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.leases.conftest import CLAIM_TRIGGER, ClaimStatements
+from tests.api.leases.conftest import WATCH_CLAIMS, ClaimStatements
 from tests.api_client import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
@@ -21,7 +21,7 @@ from tests.table import every_case
 @pytest.fixture(scope="module")
 def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "outcomes"), loop)
-    database.execute(CLAIM_TRIGGER)
+    database.execute(WATCH_CLAIMS)
     yield database
     database.close()
 

@@ -15,7 +15,7 @@ import pytest
 
 from app.db.pool import Database
 from app.errors import DatabaseUnavailable
-from tests.api.leases.conftest import CLAIM_TRIGGER, ClaimStatements
+from tests.api.leases.conftest import WATCH_CLAIMS, ClaimStatements
 from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase, create_database
@@ -31,7 +31,7 @@ Eventually = Callable[[Callable[[], Any]], Any]
 @pytest.fixture(scope="module")
 def watched_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "silence"), loop)
-    database.execute(CLAIM_TRIGGER)
+    database.execute(WATCH_CLAIMS)
     yield database
     database.close()
 

@@ -43,9 +43,9 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), grantee);
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE
-        ON jobs, dead_letters, deduplication_keys, leaders, clock_lags, workers, poll_history, job_types, schedules,
-            rate_limit_usage, group_cooldowns, dependents, finished_parents, stat_deltas, stat_totals, stat_rates,
-            stat_durations
+        ON jobs, ready_spans, lease_checks, dead_letters, deduplication_keys, leaders, clock_lags, workers,
+            poll_history, job_types, schedules, rate_limit_usage, group_cooldowns, dependents, finished_parents,
+            stat_deltas, stat_totals, stat_rates, stat_durations
         TO %I',
         grantee
     );
@@ -53,7 +53,9 @@ BEGIN
     EXECUTE format('GRANT SELECT, INSERT ON finished_jobs TO %I', grantee);
     EXECUTE format('GRANT SELECT, UPDATE ON config_versions TO %I', grantee);
     EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version, queue_id_range TO %I', grantee);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition TO %I', grantee);
+    EXECUTE format(
+        'GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition, claim_jobs TO %I', grantee
+    );
 END
 $$;
 
