@@ -49,6 +49,7 @@ from app.leases.low_water_marks import LowWaterMarks
 from app.leases.settle import SettlementService
 from app.maintenance.cleaner import Cleaner
 from app.maintenance.clock_sampler import ClockSampler
+from app.maintenance.coverage_repairer import CoverageRepairer
 from app.maintenance.dependency_resolver import DependencyResolver
 from app.maintenance.due_check import SAFETY_RUN_EVERY, DueCheck
 from app.maintenance.job_scheduler import JobScheduler
@@ -213,6 +214,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         BackgroundService("statistics", FunctionService(stats.aggregate), 1.0, leader_only=True),
         BackgroundService("partitions", Partitions(infra=infra, queues=queues), 60.0, leader_only=True),
         BackgroundService("cleaner", Cleaner(infra=infra, dead_letters=dead_letters), 60.0, leader_only=True),
+        BackgroundService("coverage repair", CoverageRepairer(infra=infra), 2.0, leader_only=True),
         BackgroundService("queue repair", FunctionService(queue_service.repair), 5.0, leader_only=True),
     )
     return Broker(

@@ -47,6 +47,10 @@ class Metrics:
             "Polled job types beyond the limit of their API key: served, but unknown to explain.",
         )
         self.promoted = self._counter("jobs_promoted", "Scheduled jobs that became ready.")
+        self.coverage_repaired = self._counter(
+            "coverage_repaired",
+            "Ready spans and lease checks that were missing and were added. Should stay 0: report a bug.",
+        )
         self.parked = Gauge(
             "longshore_polls_parked", "Open polls: claim requests that claim or wait.", registry=self.registry
         )

@@ -105,7 +105,6 @@ DECLARE
     picked_bytes bigint;
     has_priorities boolean;
     visited bigint;
-    places tid[];
     priorities smallint[];
     first_ids uuid[];
     claimed bigint := 0;
@@ -139,13 +138,12 @@ BEGIN
         WHILE missing > 0 LOOP
             SELECT ids || array_agg(job.id), sizes || array_agg(job.size), lease_lengths || array_agg(job.lease_length),
                 count(*), sum(job.size), max(job.priority) > min(job.priority), max(job.span_number),
-                array_agg(job.place) FILTER (WHERE job.begins_span),
                 array_agg(job.priority) FILTER (WHERE job.begins_span),
                 array_agg(job.first_id) FILTER (WHERE job.begins_span)
             INTO ids, sizes, lease_lengths, picked, picked_bytes, has_priorities, visited,
-                places, priorities, first_ids
+                priorities, first_ids
             FROM (
-                SELECT job.id, job.size, job.lease_length, span.span_number, span.place, span.priority, span.first_id,
+                SELECT job.id, job.size, job.lease_length, span.span_number, span.priority, span.first_id,
                     locked_span.is_mine AND job.id = span.first_id AS begins_span
                 FROM (
                     SELECT ordered.place, ordered.priority, ordered.first_id, ordered.last_id,
@@ -270,17 +268,19 @@ BEGIN
     END LOOP;
 
     IF in_admission_order THEN
-        SELECT array_agg(span.place), array_agg(span.first_id)
-        INTO places, first_ids
+        SELECT array_agg(span.first_id)
+        INTO first_ids
         FROM (
-            SELECT ctid AS place, first_id
+            SELECT first_id
             FROM ready_spans
             WHERE lane = claim_lane AND priority = ANY(priorities) AND first_id = ANY(ids)
             FOR UPDATE SKIP LOCKED
         ) AS span;
-    ELSIF visited IS DISTINCT FROM cardinality(places) AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        SELECT array_agg(span.place), array_agg(span.priority), array_agg(span.first_id)
-        INTO places, priorities, first_ids
+    ELSIF (visited IS NULL OR visited IS DISTINCT FROM cardinality(first_ids))
+        AND pg_current_xact_id_if_assigned() IS NOT NULL
+    THEN
+        SELECT array_agg(span.priority), array_agg(span.first_id)
+        INTO priorities, first_ids
         FROM (
             SELECT ordered.place, ordered.priority, ordered.first_id, ordered.last_id
             FROM unnest(highest, lowest, after, until) AS scan_range (highest, lowest, after, until)
@@ -306,10 +306,10 @@ BEGIN
             LIMIT 1
         ) IS DISTINCT FROM span.first_id;
     END IF;
-    IF places IS NOT NULL THEN
+    IF first_ids IS NOT NULL THEN
         DELETE FROM ready_spans AS span
         WHERE lane = claim_lane
-            AND priority = ANY(priorities) AND first_id = ANY(first_ids) AND ctid = ANY(places)
+            AND priority = ANY(priorities) AND first_id = ANY(first_ids) AND xmax = pg_current_xact_id()::xid
             AND (
                 SELECT id
                 FROM jobs
@@ -319,7 +319,7 @@ BEGIN
                 LIMIT 1
             ) IS NULL;
         GET DIAGNOSTICS tidied = ROW_COUNT;
-        IF tidied < cardinality(places) THEN
+        IF tidied < cardinality(first_ids) THEN
             UPDATE ready_spans AS span
             SET first_id = coalesce(
                 (
@@ -333,7 +333,7 @@ BEGIN
                 first_id
             )
             WHERE lane = claim_lane
-                AND priority = ANY(priorities) AND first_id = ANY(first_ids) AND ctid = ANY(places);
+                AND priority = ANY(priorities) AND first_id = ANY(first_ids) AND xmax = pg_current_xact_id()::xid;
         END IF;
     END IF;
 

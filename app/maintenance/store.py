@@ -3,7 +3,9 @@
 The functions run the statements of maintenance.sql.
 """
 
+from collections.abc import Sequence
 from datetime import date, datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from app.db.pool import Executor
@@ -42,6 +44,60 @@ async def due_times(db: Executor, after: datetime, now: datetime) -> dict[str, d
     Omits services without work. Ignores leases that expired at or before `after`.
     """
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.due_times(after=after, now=now))}
+
+
+class CheckedPage(NamedTuple):
+    """What `add_coverage` has read and added. `last_lane` and `last_id` are None if there was no job."""
+
+    jobs: int
+    spans: int
+    checks: int
+    last_lane: int | None
+    last_id: UUID | None
+
+    @property
+    def last_job(self) -> tuple[int, UUID] | None:
+        return None if self.last_lane is None or self.last_id is None else (self.last_lane, self.last_id)
+
+
+class SpanRow(NamedTuple):
+    """A ready span. `is_empty`: it has no ready job."""
+
+    lane: int
+    priority: int
+    first_id: UUID
+    is_empty: bool
+
+    @property
+    def key(self) -> tuple[int, int, UUID]:
+        return self.lane, self.priority, self.first_id
+
+
+async def add_coverage(db: Executor, after: tuple[int, UUID], limit: int) -> CheckedPage:
+    after_lane, after_id = after
+    row = await db.row(*SQL.add_coverage(after_lane=after_lane, after_id=after_id, limit=limit))
+    assert row is not None
+    return CheckedPage(*row)
+
+
+async def spans_after(db: Executor, after: tuple[int, int, UUID], limit: int) -> list[SpanRow]:
+    lane, priority, first_id = after
+    rows = await db.rows(*SQL.spans_after(lane=lane, priority=priority, first_id=first_id, limit=limit))
+    return [SpanRow(*row) for row in rows]
+
+
+async def delete_empty_spans(db: Executor, lane: int, spans: Sequence[SpanRow]) -> int:
+    """Deletes those of the spans that no claim has locked and that have no ready job. Returns how many.
+
+    `db` is a transaction, which keeps the locks from the first statement to the second.
+    """
+    keys = {
+        "lane": lane,
+        "priorities": sorted({span.priority for span in spans}),
+        "first_ids": [span.first_id for span in spans],
+    }
+    await db.rows(*SQL.lock_spans(**keys))
+    return len(await db.rows(*SQL.delete_empty_spans(**keys)))
 
 
 async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:

@@ -11,6 +11,8 @@ Rule = Callable[[Statement], str | None]
 # workers. None of them locks a job, and none is on the path of a fast route.
 ACROSS_LANES = {
     "maintenance.due_times",
+    "maintenance.add_coverage",
+    "maintenance.spans_after",
     "jobs.due_jobs",
     "jobs.next_due",
     "leases.due_checks",
@@ -52,6 +54,9 @@ _FILLED = re.compile(
     rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?)[,)]", re.DOTALL
 )
 _STAR = re.compile(r"(?<![(\'])(?:(\w+)\.)?\*(?!\')")
+# The value of `state` in an UPDATE: the text, or the state of another row, except the old state of a job
+# that stays as it is ("CASE locked.state WHEN 'ready' THEN 'pending' ELSE locked.state END").
+_MAY_BE_READY = r"^'ready'|(?:THEN|ELSE) (?:'ready'|locked\.next_state|jobs\.state)|^new_state"
 _PARAMETERS_ONLY = r"make_interval\(\w+ => (?:\$\d+|:\w+)\)"
 _IN_LANE = r"\blane = (?:\$1(?!\d)|:lane\b)"
 
@@ -137,6 +142,17 @@ def moves_no_jobs_across_lanes(statement: Statement) -> str | None:
     return None
 
 
+def covers_ready_jobs(statement: Statement) -> str | None:
+    """Whatever makes a job ready inserts a ready span that covers it, or no claim would find it."""
+    return None if covers_ready_jobs_in(statement.code) else "may make jobs ready, and inserts no ready span"
+
+
+def covers_ready_jobs_in(code: str) -> bool:
+    changed = re.findall(r"UPDATE jobs\s+SET\b.*?\bstate = (.*?)(?:,\s*\w+ = |\sFROM\s|\sWHERE\s|;|$)", code, re.DOTALL)
+    makes_ready = any(re.search(_MAY_BE_READY, value) for value in changed) or "INSERT INTO jobs" in code
+    return not makes_ready or "INSERT INTO ready_spans" in code
+
+
 RULES: tuple[Rule, ...] = (
     names_its_transition,
     names_its_columns,
@@ -146,6 +162,7 @@ RULES: tuple[Rule, ...] = (
     stays_in_its_lane,
     locks_one_lane_in_id_order,
     moves_no_jobs_across_lanes,
+    covers_ready_jobs,
 )
 
 

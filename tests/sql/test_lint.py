@@ -11,7 +11,7 @@ from app.db.migrations import ROOT
 from app.db.queries import compile_statement
 from tests.sql import rules
 from tests.sql.rules import ACROSS_LANES, RULES, Rule, violations
-from tests.sql.statements import ALL_STATEMENTS, Statement
+from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES, Statement
 
 PACKAGES = sorted({statement.package for statement in ALL_STATEMENTS})
 
@@ -44,8 +44,43 @@ VIOLATING_STATEMENTS: dict[Rule, list[str]] = {
         "SELECT id FROM jobs WHERE id = ANY(:ids) ORDER BY id FOR UPDATE",
         "SELECT id FROM jobs WHERE lane = :lane AND id = ANY(:ids) FOR UPDATE",
     ],
+    rules.covers_ready_jobs: [
+        "-- blocked -> ready\nUPDATE jobs SET state = 'ready' WHERE lane = :lane",
+        "-- pending -> ready\nUPDATE jobs SET state = CASE WHEN admission IS NULL THEN 'pending' ELSE 'ready' END"
+        " WHERE lane = :lane",
+        "-- dead -> ready\nINSERT INTO jobs (lane, id, state) VALUES (:lane, :id, 'ready')",
+    ],
     rules.moves_no_jobs_across_lanes: ["-- scheduled -> ready\nUPDATE jobs SET state = 'ready' WHERE run_at < :now"],
 }
+
+
+FUNCTIONS = {
+    name: text
+    for file in sorted((ROOT / "alembic" / "versions").glob("*.up.sql"))
+    for name, text in re.findall(r"^CREATE FUNCTION (\w+)\((.*?)^\$\$;", file.read_text(), re.DOTALL | re.MULTILINE)
+}
+
+
+def test_functions_that_make_jobs_ready_insert_ready_spans() -> None:
+    assert {"claim_jobs", "longshore_enqueue_v1", "longshore_replace_waiting"} <= FUNCTIONS.keys()
+    assert [name for name, text in FUNCTIONS.items() if not rules.covers_ready_jobs_in(text)] == []
+    without_span = FUNCTIONS["longshore_replace_waiting"].replace("INSERT INTO ready_spans", "")
+    assert not rules.covers_ready_jobs_in(without_span), "control"
+
+
+def test_claim_function_can_be_run_on_the_node_of_its_lane() -> None:
+    """See docs/architecture/sql.md: the lane is the first argument, every table is read by lane, and what
+    a cluster rejects is not used."""
+    signature, body = FUNCTIONS["claim_jobs"].split("AS $$", 1)
+    assert signature.split()[:2] == ["claim_lane", "int,"]
+    code = re.sub(r"--[^\n]*", "", body)
+    tables = re.findall(rf"\b(?:FROM|UPDATE|JOIN|INTO) (?:{'|'.join(TABLES_WITH_LANES)})\b", code)
+    assert len(tables) == len(re.findall(r"\blane = claim_lane\b|\(lane, ", code))
+    assert not re.search(r"\bWITH\b(?! ORDINALITY)", code), "no INSERT in a CTE"
+    assert not re.search(r"\b\w+ = \w+\[", code), "no bare subscript as the value of a SET"
+    locking = re.findall(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", code, re.DOTALL)
+    assert locking
+    assert [lock for lock in locking if lock.count("FROM") != 1 or "JOIN" in lock] == [], "locks rows of one table"
 
 
 @pytest.mark.parametrize("rule", RULES)

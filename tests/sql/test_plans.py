@@ -121,6 +121,10 @@ INDEXES = {
         "finished_parents_pkey",
         "group_cooldowns_pkey",
     },
+    "add_coverage": {"jobs_pkey", "ready_spans_order", "lease_checks_pkey"},
+    "spans_after": {"jobs_pkey", "ready_spans_order"},
+    "lock_spans": {"ready_spans_order"},
+    "delete_empty_spans": {"jobs_pkey", "ready_spans_order"},
     "live_jobs": {"jobs_pkey"},
     "finished_jobs": {"finished_jobs_id"},
     "dead_jobs": {"dead_letters_pkey"},
@@ -188,7 +192,7 @@ INDEXES = {
 }
 
 # These statements read a whole lane by design, page by page.
-FULL_LANE = {"apply_rules_to_page"}
+FULL_LANE = {"apply_rules_to_page", "add_coverage"}
 
 
 class Recorder:

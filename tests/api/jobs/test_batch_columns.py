@@ -29,7 +29,7 @@ VARIANTS: list[Json] = [
 ]
 DECISIONS: list[Json] = [{"unique": {"key": "k"}}, {"ref": "a"}]
 ROWS = """
-SELECT (to_jsonb(jobs) - '{id,lane,run_at}'::text[])::text AS fields, run_at > now() AS is_later
+SELECT (to_jsonb(jobs) - '{id,lane,run_at,due_at}'::text[])::text AS fields, run_at > now() AS is_later
 FROM jobs
 WHERE lane >> 8 = (SELECT id FROM queues WHERE name = $1)
 ORDER BY id
