@@ -1,10 +1,342 @@
+CREATE FUNCTION public.claim_jobs(claim_lane integer, max_jobs integer, in_admission_order boolean, highest smallint[], lowest smallint[], after uuid[], until uuid[], allowed_types text[], held_groups text[], claimed_at timestamp with time zone, claimed_epoch double precision, secret text, claims text[], slice_workers text[], slice_lease_seconds integer[], default_lease_seconds integer, slice_starts bigint[], envelope_bytes integer, max_bytes bigint, allow_one_oversized boolean, takes_slot boolean, owner text) RETURNS TABLE(id uuid, job_type text, payload text, attempt smallint, max_attempts smallint, deliveries integer, lease_token uuid, lease_seconds double precision, waited_seconds double precision, priority smallint, checkpoint text, progress text, group_key text, tags text, metadata text, traceparent text, tracestate text, deadline_at timestamp with time zone, depends_on uuid[], admission bigint, slice_number integer, size integer)
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_memoize TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    -- Claims that leave jobs behind for rivals lock jobs instead of spans.
+    locks_spans CONSTANT boolean := allowed_types IS NULL AND held_groups IS NULL AND NOT in_admission_order;
+
+    must_measure boolean := cardinality(claims) > 1 OR cardinality(highest) > 1 OR in_admission_order;
+
+    ids uuid[];
+
+    sizes int[];
+
+    lease_lengths int[];
+
+    slices int[];
+
+    missing bigint;
+
+    picked bigint;
+
+    picked_bytes bigint;
+
+    has_priorities boolean;
+
+    visited bigint;
+
+    priorities smallint[];
+
+    first_ids uuid[];
+
+    claimed bigint := 0;
+
+    updated bigint;
+
+    has_lost boolean := false;
+
+    bytes_left bigint := max_bytes;
+
+    checked_ids uuid[] := '{}';
+
+    checked_slices int[] := '{}';
+
+    checked_lengths int[] := '{}';
+
+    tidied bigint;
+
+BEGIN
+    LOOP
+        ids := '{}';
+
+        sizes := '{}';
+
+        lease_lengths := '{}';
+
+        missing := max_jobs - claimed;
+
+        IF in_admission_order THEN
+            SELECT coalesce(array_agg(job.id), '{}'), array_agg(job.size), array_agg(job.lease_length),
+                array_agg(DISTINCT job.priority)
+            INTO ids, sizes, lease_lengths, priorities
+            FROM (
+                SELECT id, priority,
+                    least(coalesce(lease_seconds, default_lease_seconds), timeout_seconds) AS lease_length,
+                    envelope_bytes + octet_length(payload)
+                        + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
+                        + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
+                FROM jobs
+                WHERE lane = claim_lane AND ready_admission IS NOT NULL
+                    AND (allowed_types IS NULL OR job_type = ANY(allowed_types))
+                    AND (expires_at IS NULL OR expires_at > claimed_at)
+                ORDER BY priority DESC, ready_admission, id
+                LIMIT missing
+                FOR UPDATE SKIP LOCKED
+            ) AS job;
+
+            missing := 0;
+
+        END IF;
+
+        WHILE missing > 0 LOOP
+            SELECT ids || array_agg(job.id), sizes || array_agg(job.size), lease_lengths || array_agg(job.lease_length),
+                count(*), sum(job.size), max(job.priority) > min(job.priority), max(job.span_number),
+                array_agg(job.priority) FILTER (WHERE job.begins_span),
+                array_agg(job.first_id) FILTER (WHERE job.begins_span)
+            INTO ids, sizes, lease_lengths, picked, picked_bytes, has_priorities, visited,
+                priorities, first_ids
+            FROM (
+                SELECT job.id, job.size, job.lease_length, span.span_number, span.priority, span.first_id,
+                    locked_span.is_mine AND job.id = span.first_id AS begins_span
+                FROM (
+                    SELECT ordered.place, ordered.priority, ordered.first_id, ordered.last_id,
+                        row_number() OVER () AS span_number
+                    FROM unnest(highest, lowest, after, until) AS scan_range (highest, lowest, after, until)
+                    CROSS JOIN LATERAL (
+                        SELECT ctid AS place, priority, first_id, last_id
+                        FROM ready_spans
+                        WHERE lane = claim_lane
+                            AND priority <= scan_range.highest AND priority >= scan_range.lowest
+                            AND first_id > scan_range.after AND first_id <= scan_range.until
+                        ORDER BY priority DESC, first_id
+                    ) AS ordered
+                ) AS span
+                LEFT JOIN LATERAL (
+                    SELECT true AS is_mine
+                    FROM ready_spans
+                    WHERE locks_spans AND lane = claim_lane AND ctid = span.place
+                    FOR UPDATE SKIP LOCKED
+                ) AS locked_span ON true
+                CROSS JOIN LATERAL (
+                    SELECT id, ctid AS place, xmax <> '0' AS may_be_locked,
+                        least(coalesce(lease_seconds, default_lease_seconds), timeout_seconds) AS lease_length,
+                        envelope_bytes + octet_length(payload)
+                            + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
+                            + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
+                    FROM jobs
+                    WHERE lane = claim_lane AND id >= span.first_id AND id <= span.last_id
+                        AND state = 'ready' AND priority = span.priority AND id <> ALL(ids)
+                        AND (allowed_types IS NULL OR job_type = ANY(allowed_types))
+                        AND (expires_at IS NULL OR expires_at > claimed_at)
+                        AND (
+                            held_groups IS NULL OR admission IS NOT NULL OR NOT (
+                                coalesce(group_key, '') = ANY(held_groups)
+                                OR (group_key IS NOT NULL AND '*' = ANY(held_groups))
+                            )
+                        )
+                    ORDER BY id
+                ) AS job
+                LEFT JOIN LATERAL (
+                    SELECT true AS is_mine
+                    FROM jobs
+                    WHERE (job.may_be_locked OR locked_span.is_mine IS NULL)
+                        AND lane = claim_lane AND ctid = job.place AND state = 'ready'
+                    FOR UPDATE SKIP LOCKED
+                ) AS locked_job ON true
+                WHERE locked_job.is_mine OR (locked_span.is_mine AND NOT job.may_be_locked)
+                LIMIT missing
+            ) AS job;
+
+            must_measure := must_measure OR coalesce(has_priorities OR picked_bytes > bytes_left, false);
+
+            IF picked < missing THEN
+                visited := NULL;  -- all
+                EXIT;
+
+            END IF;
+
+            EXIT WHEN visited = 1;
+
+            SELECT max_jobs - claimed - count(DISTINCT job.id) INTO missing FROM unnest(ids) AS job (id);
+
+            must_measure := must_measure OR cardinality(ids) > max_jobs - claimed - missing;
+
+        END LOOP;
+
+        EXIT WHEN ids = '{}';
+
+        IF must_measure THEN
+            SELECT array_agg(job.id), array_agg(job.slice), array_agg(job.size), array_agg(job.lease_length)
+            INTO ids, slices, sizes, lease_lengths
+            FROM (
+                SELECT measured.id, measured.slice, measured.size, measured.lease_length
+                FROM (
+                    SELECT assigned.id, assigned.slice, assigned.size, assigned.lease_length,
+                        sum(assigned.size) OVER (
+                            PARTITION BY assigned.slice ORDER BY assigned.position ROWS UNBOUNDED PRECEDING
+                        ) AS bytes_so_far
+                    FROM (
+                        SELECT ranked.id, ranked.size, ranked.lease_length, ranked.position,
+                            width_bucket(ranked.position, slice_starts) + 1 AS slice
+                        FROM (
+                            SELECT different.id, different.size, different.lease_length,
+                                row_number() OVER (ORDER BY different.position) AS position
+                            FROM (
+                                SELECT DISTINCT ON (job.id) job.id, job.size, job.lease_length, job.position
+                                FROM unnest(ids, sizes, lease_lengths)
+                                    WITH ORDINALITY AS job (id, size, lease_length, position)
+                                ORDER BY job.id, job.position
+                            ) AS different
+                        ) AS ranked
+                    ) AS assigned
+                ) AS measured
+                WHERE measured.bytes_so_far <= bytes_left
+                    OR (allow_one_oversized AND claimed = 0 AND measured.bytes_so_far = measured.size)
+                ORDER BY measured.id
+            ) AS job;
+
+            EXIT WHEN ids IS NULL;
+
+        ELSE
+            slices := array_fill(1, ARRAY[cardinality(ids)]);
+
+        END IF;
+
+        RETURN QUERY
+        UPDATE jobs
+        SET state = 'running',
+            state_reason = NULL,
+            settled_as = NULL,
+            unreported_since = NULL,
+            attempt = attempt + 1,
+            deliveries = deliveries + 1,
+            worker_id = coalesce(slice_workers[job.slice], NULL),
+            started_at = claimed_at,
+            lease_token = (coalesce(claims[job.slice], '') || right(md5(secret || jobs.id::text), 16))::uuid,
+            lease_expires_at = to_timestamp(claimed_epoch
+                + least(
+                    coalesce(slice_lease_seconds[job.slice], lease_seconds, default_lease_seconds), timeout_seconds
+                )),
+            deadline_at = to_timestamp(claimed_epoch + timeout_seconds),
+            uses_slot = takes_slot,
+            quota_owner = owner
+        FROM unnest(ids, slices, sizes) AS job (id, slice, size)
+        WHERE jobs.lane = claim_lane AND jobs.id = ANY(ids) AND jobs.id = job.id
+            AND state = 'ready'
+        RETURNING jobs.id, job_type, payload, attempt, max_attempts, deliveries, lease_token,
+            date_part('epoch', lease_expires_at - claimed_at),
+            CASE WHEN crashes = 0 THEN date_part('epoch', claimed_at - greatest(run_at, 'epoch')) END,
+            priority, checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on,
+            admission, job.slice, job.size;
+
+        GET DIAGNOSTICS updated = ROW_COUNT;
+
+        claimed := claimed + updated;
+
+        checked_ids := checked_ids || ids;
+
+        checked_slices := checked_slices || slices;
+
+        checked_lengths := checked_lengths || lease_lengths;
+
+        EXIT WHEN updated = cardinality(ids) OR (must_measure AND updated > 0);
+
+        bytes_left := bytes_left - (SELECT sum(job.size) FROM unnest(sizes) AS job (size));
+
+        has_lost := true;
+
+    END LOOP;
+
+    IF in_admission_order THEN
+        SELECT array_agg(span.first_id)
+        INTO first_ids
+        FROM (
+            SELECT first_id
+            FROM ready_spans
+            WHERE lane = claim_lane AND priority = ANY(priorities) AND first_id = ANY(checked_ids)
+            FOR UPDATE SKIP LOCKED
+        ) AS span;
+
+    ELSIF (has_lost OR visited IS NULL OR visited IS DISTINCT FROM cardinality(first_ids))
+        AND pg_current_xact_id_if_assigned() IS NOT NULL
+    THEN
+        SELECT array_agg(span.priority), array_agg(span.first_id)
+        INTO priorities, first_ids
+        FROM (
+            SELECT ordered.place, ordered.priority, ordered.first_id, ordered.last_id
+            FROM unnest(highest, lowest, after, until) AS scan_range (highest, lowest, after, until)
+            CROSS JOIN LATERAL (
+                SELECT ctid AS place, priority, first_id, last_id
+                FROM ready_spans
+                WHERE lane = claim_lane
+                    AND priority <= scan_range.highest AND priority >= scan_range.lowest
+                    AND first_id > scan_range.after AND first_id <= scan_range.until
+                ORDER BY priority DESC, first_id
+            ) AS ordered
+            LIMIT CASE WHEN has_lost OR NOT locks_spans THEN least(visited, 100) ELSE visited END
+        ) AS span
+        CROSS JOIN LATERAL (
+            SELECT lane FROM ready_spans WHERE lane = claim_lane AND ctid = span.place FOR UPDATE SKIP LOCKED
+        ) AS locked
+        WHERE (
+            SELECT id
+            FROM jobs
+            WHERE lane = claim_lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready'
+                AND priority = span.priority
+            ORDER BY id
+            LIMIT 1
+        ) IS DISTINCT FROM span.first_id;
+
+    END IF;
+
+    IF first_ids IS NOT NULL THEN
+        DELETE FROM ready_spans AS span
+        WHERE lane = claim_lane
+            AND priority = ANY(priorities) AND first_id = ANY(first_ids) AND xmax = pg_current_xact_id()::xid
+            AND (
+                SELECT id
+                FROM jobs
+                WHERE lane = claim_lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready'
+                    AND priority = span.priority
+                ORDER BY id
+                LIMIT 1
+            ) IS NULL;
+
+        GET DIAGNOSTICS tidied = ROW_COUNT;
+
+        IF tidied < cardinality(first_ids) THEN
+            UPDATE ready_spans AS span
+            SET first_id = coalesce(
+                (
+                    SELECT id
+                    FROM jobs
+                    WHERE lane = claim_lane AND id >= span.first_id AND id <= span.last_id AND state = 'ready'
+                        AND priority = span.priority
+                    ORDER BY id
+                    LIMIT 1
+                ),
+                first_id
+            )
+            WHERE lane = claim_lane
+                AND priority = ANY(priorities) AND first_id = ANY(first_ids) AND xmax = pg_current_xact_id()::xid;
+
+        END IF;
+
+    END IF;
+
+    IF claimed > 0 THEN
+        INSERT INTO lease_checks (lane, check_at, claim, worker_id, job_ids)
+        SELECT claim_lane,
+            to_timestamp(claimed_epoch + least(min(job.lease_length), min(slice_lease_seconds[job.slice]), 60)),
+            decode(claims[job.slice], 'hex'), slice_workers[job.slice], array_agg(job.id)
+        FROM unnest(checked_ids, checked_slices, checked_lengths) AS job (id, slice, lease_length)
+        GROUP BY job.slice;
+
+        INSERT INTO stat_deltas (lane, ready, running) VALUES (claim_lane, -claimed, claimed);
+
+    END IF;
+
+END
+$$;
+
 CREATE FUNCTION public.create_finished_partition(day date, archived boolean) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET "TimeZone" TO 'UTC'
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
-    SET "DateStyle" TO 'ISO, MDY'
-    SET standard_conforming_strings TO 'on'
     AS $$
 DECLARE
     partition text := format(
@@ -18,8 +350,6 @@ BEGIN
     END IF;
 
     EXECUTE format('CREATE TABLE %I (LIKE finished_jobs)', partition);
-
-    EXECUTE format('ALTER TABLE %I REPLICA IDENTITY FULL', partition);
 
     EXECUTE format(
         'WITH moved AS (
@@ -50,9 +380,9 @@ BEGIN
 
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE
-        ON jobs, dead_letters, deduplication_keys, leaders, clock_lags, workers, poll_history, job_types, schedules,
-            rate_limit_usage, group_cooldowns, dependents, finished_parents, stat_deltas, stat_totals, stat_rates,
-            stat_durations
+        ON jobs, ready_spans, lease_checks, dead_letters, deduplication_keys, leaders, clock_lags, workers,
+            poll_history, job_types, schedules, rate_limit_usage, group_cooldowns, dependents, finished_parents,
+            stat_deltas, stat_totals, stat_rates, stat_durations
         TO %I',
         grantee
     );
@@ -63,9 +393,11 @@ BEGIN
 
     EXECUTE format('GRANT SELECT, UPDATE ON config_versions TO %I', grantee);
 
-    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version, queue_id_range TO %I', grantee);
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
 
-    EXECUTE format('GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition TO %I', grantee);
+    EXECUTE format(
+        'GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition, claim_jobs TO %I', grantee
+    );
 
 END
 $$;
@@ -149,8 +481,6 @@ CREATE FUNCTION public.longshore_enqueue_v1(job_type text, payload json DEFAULT 
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
     SET search_path TO 'public', 'pg_temp'
-    SET "DateStyle" TO 'ISO, MDY'
-    SET standard_conforming_strings TO 'on'
     AS $_$
 DECLARE
     called_at timestamptz := clock_timestamp();
@@ -406,6 +736,12 @@ BEGIN
 
     END IF;
 
+    IF job.state = 'ready' THEN
+        INSERT INTO ready_spans (lane, priority, first_id, last_id)
+        VALUES (job.lane, job.priority, job.id, job.id);
+
+    END IF;
+
     INSERT INTO stat_deltas (lane, at, ready, scheduled, blocked, cancelled, enqueued)
     VALUES (
         job.lane, called_at, (job.state IN ('ready', 'pending'))::int, (job.state = 'scheduled')::int,
@@ -532,10 +868,8 @@ BEGIN
 
         BEGIN
             INSERT INTO queues (id, name)
-            SELECT least(coalesce(max(queues.id) + 1, first_id), last_id), queue_name
-            FROM queue_id_range
-            LEFT JOIN queues ON queues.id BETWEEN first_id AND last_id
-            GROUP BY first_id, last_id
+            SELECT least(coalesce(max(id), 0) + 1, 65535), queue_name
+            FROM queues
             ON CONFLICT (name) DO NOTHING;
 
         EXCEPTION
@@ -729,7 +1063,22 @@ CREATE TABLE public.jobs (
     expires_at timestamp with time zone,
     unreported_since timestamp with time zone,
     cancel_requested_at timestamp with time zone,
+    due_at timestamp with time zone GENERATED ALWAYS AS (
+CASE
+    WHEN (state = 'scheduled'::text) THEN run_at
+    ELSE NULL::timestamp with time zone
+END) STORED,
+    start_by timestamp with time zone GENERATED ALWAYS AS (
+CASE
+    WHEN (state <> 'running'::text) THEN expires_at
+    ELSE NULL::timestamp with time zone
+END) STORED,
     admission bigint,
+    ready_admission bigint GENERATED ALWAYS AS (
+CASE
+    WHEN (state = 'ready'::text) THEN admission
+    ELSE NULL::bigint
+END) STORED,
     lease_token uuid,
     deliveries integer DEFAULT 0 NOT NULL,
     uses_slot boolean,
@@ -739,6 +1088,11 @@ CREATE TABLE public.jobs (
     settled_as text,
     worker_id text,
     quota_owner text,
+    pending_group text GENERATED ALWAYS AS (
+CASE
+    WHEN (state = 'pending'::text) THEN COALESCE(group_key, ''::text)
+    ELSE NULL::text
+END) STORED,
     waiting_for uuid[],
     attempts text[],
     progress text,
@@ -813,6 +1167,12 @@ BEGIN
         lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
     WHERE lane = job_lane AND id = existing_id;
 
+    IF new_state = 'ready' THEN
+        INSERT INTO ready_spans (lane, priority, first_id, last_id)
+        VALUES (job_lane, new_job.priority, existing_id, existing_id);
+
+    END IF;
+
     IF new_state <> old_job.state THEN
         INSERT INTO stat_deltas (lane, at, ready, scheduled)
         VALUES (
@@ -831,8 +1191,6 @@ CREATE FUNCTION public.retire_finished_partition(partition text, archived boolea
     LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
-    SET "DateStyle" TO 'ISO, MDY'
-    SET standard_conforming_strings TO 'on'
     AS $_$
 BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
@@ -982,8 +1340,6 @@ CREATE TABLE public.finished_jobs (
 )
 PARTITION BY RANGE (archive, keep_until);
 
-ALTER TABLE ONLY public.finished_jobs REPLICA IDENTITY FULL;
-
 CREATE TABLE public.finished_jobs_default (
     lane integer CONSTRAINT finished_jobs_lane_not_null NOT NULL,
     attempt smallint CONSTRAINT finished_jobs_attempt_not_null NOT NULL,
@@ -1021,8 +1377,6 @@ CREATE TABLE public.finished_jobs_default (
     payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL
 );
 
-ALTER TABLE ONLY public.finished_jobs_default REPLICA IDENTITY FULL;
-
 CREATE TABLE public.finished_parents (
     lane integer NOT NULL,
     id uuid NOT NULL,
@@ -1053,17 +1407,19 @@ CREATE TABLE public.leaders (
     held_until timestamp with time zone NOT NULL
 );
 
+CREATE TABLE public.lease_checks (
+    lane integer NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    claim bytea NOT NULL,
+    worker_id text,
+    job_ids uuid[] NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
+
 CREATE TABLE public.poll_history (
     queue text NOT NULL,
     job_type text NOT NULL,
     last_polled_at timestamp with time zone NOT NULL
-);
-
-CREATE TABLE public.queue_id_range (
-    first_id integer NOT NULL,
-    last_id integer NOT NULL,
-    CONSTRAINT queue_id_range_check CHECK (((last_id >= first_id) AND (last_id <= 65535))),
-    CONSTRAINT queue_id_range_first_id_check CHECK ((first_id >= 1))
 );
 
 CREATE TABLE public.rate_limit_usage (
@@ -1072,7 +1428,15 @@ CREATE TABLE public.rate_limit_usage (
     count integer NOT NULL
 );
 
-ALTER TABLE ONLY public.rate_limit_usage REPLICA IDENTITY FULL;
+CREATE TABLE public.ready_spans (
+    lane integer NOT NULL,
+    priority smallint NOT NULL,
+    first_id uuid NOT NULL,
+    last_id uuid NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
+
+ALTER TABLE ONLY public.ready_spans REPLICA IDENTITY FULL;
 
 CREATE TABLE public.schedules (
     name text NOT NULL,
@@ -1098,8 +1462,6 @@ CREATE TABLE public.stat_deltas (
     enqueued integer DEFAULT 0 NOT NULL,
     failed integer DEFAULT 0 NOT NULL
 );
-
-ALTER TABLE ONLY public.stat_deltas REPLICA IDENTITY FULL;
 
 CREATE TABLE public.stat_durations (
     lane integer NOT NULL,
@@ -1176,11 +1538,11 @@ ALTER TABLE ONLY public.lane_locks
 ALTER TABLE ONLY public.leaders
     ADD CONSTRAINT leaders_pkey PRIMARY KEY (service);
 
+ALTER TABLE ONLY public.lease_checks
+    ADD CONSTRAINT lease_checks_pkey PRIMARY KEY (lane, claim);
+
 ALTER TABLE ONLY public.poll_history
     ADD CONSTRAINT poll_history_pkey PRIMARY KEY (queue, job_type);
-
-ALTER TABLE ONLY public.queue_id_range
-    ADD CONSTRAINT queue_id_range_pkey PRIMARY KEY (first_id);
 
 ALTER TABLE ONLY public.queues
     ADD CONSTRAINT queues_name_key UNIQUE (name);
@@ -1213,23 +1575,25 @@ CREATE INDEX finished_jobs_default_lane_id_idx ON public.finished_jobs_default U
 
 CREATE INDEX jobs_admissions ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), priority, admission) WHERE (admission IS NOT NULL);
 
-CREATE INDEX jobs_admitted ON public.jobs USING btree (lane, priority DESC, admission, id) WHERE ((state = 'ready'::text) AND (admission IS NOT NULL));
+CREATE INDEX jobs_admitted ON public.jobs USING btree (lane, priority DESC, ready_admission, id) WHERE (ready_admission IS NOT NULL);
 
-CREATE INDEX jobs_due ON public.jobs USING btree (run_at) WHERE (state = 'scheduled'::text);
+CREATE INDEX jobs_due ON public.jobs USING btree (due_at) WHERE (due_at IS NOT NULL);
 
-CREATE INDEX jobs_leased ON public.jobs USING btree (lease_expires_at, worker_id) WHERE (lease_expires_at IS NOT NULL);
+CREATE INDEX jobs_pending ON public.jobs USING btree (lane, pending_group, id) WHERE (pending_group IS NOT NULL);
 
-CREATE INDEX jobs_pending ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), id) WHERE (state = 'pending'::text);
+CREATE INDEX jobs_quota_owner ON public.jobs USING btree (quota_owner) WHERE (quota_owner IS NOT NULL);
 
-CREATE INDEX jobs_quota_owner ON public.jobs USING btree (quota_owner) WHERE ((quota_owner IS NOT NULL) AND (lease_expires_at IS NOT NULL));
-
-CREATE INDEX jobs_ready ON public.jobs USING btree (lane, priority DESC, id) WHERE (state = 'ready'::text);
-
-CREATE INDEX jobs_start_deadline ON public.jobs USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (lease_expires_at IS NULL));
+CREATE INDEX jobs_start_deadline ON public.jobs USING btree (start_by) WHERE (start_by IS NOT NULL);
 
 CREATE INDEX jobs_uses_slot ON public.jobs USING btree (lane) WHERE uses_slot;
 
+CREATE INDEX lease_checks_check_at ON public.lease_checks USING btree (check_at);
+
+CREATE INDEX lease_checks_worker_id ON public.lease_checks USING btree (worker_id) WHERE (worker_id IS NOT NULL);
+
 CREATE INDEX rate_limit_usage_at ON public.rate_limit_usage USING btree (lane, at);
+
+CREATE INDEX ready_spans_order ON public.ready_spans USING btree (lane, priority DESC, first_id);
 
 CREATE INDEX schedules_next_run_at ON public.schedules USING btree (next_run_at);
 

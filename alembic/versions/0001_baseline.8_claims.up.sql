@@ -1,47 +1,31 @@
 -- ready -> running
 --
 -- Claims up to max_jobs ready jobs of one lane: highest priority first, oldest first within a
--- priority. In a fair queue (in_admission_order): in the order of admission.
+-- priority; in a fair queue (in_admission_order) in the order of admission. A function, because a
+-- later command must see what an earlier one has locked and changed. A cluster can run it on the
+-- node of its first argument, the lane. docs/architecture/claim-path.md explains the steps.
 --
--- A function and not a statement, because a later command must see what an earlier one has locked
--- and changed, and because a cluster runs it where the lane is, in one round trip: it has the lane
--- as its first argument, and no INSERT in a CTE.
---
--- Pollers can share a claim (db/batcher.py). Each gets a slice of the jobs: slice_starts has the
+-- Pollers can share a claim (db/batcher.py): each gets a slice of the jobs. slice_starts has the
 -- position of the first job of the second, third, … slice. claims, slice_workers and
 -- slice_lease_seconds have one element for each slice. Jobs that do not fit into the response of
 -- their slice (max_bytes) stay ready.
 --
---  1. Picks jobs: reads the ready spans in order, and of each span the ready jobs in the order of
---     their ids. The lock on the span keeps rivals away, so that the jobs need no lock of their own:
---     it would write 61 bytes of WAL each. Jobs are locked where that does not hold: in a span that
---     a rival has locked; and where xmax shows that another transaction may have locked the job
---     (PATCH, cancel), so that one locked job never holds up a lane. Claims of some job types, and
---     of lanes with held groups, lock no spans, because they leave jobs behind for rivals.
---  2. Measures: assigns the jobs to slices, and drops those that do not fit.
---  3. Updates the jobs. A rival may have taken some of them in the meantime. If it took all, the
---     claim begins again.
---  4. Tidies the spans that it has read (tidy_spans).
---  5. Inserts one lease check for each slice, and the delta of the statistics.
---
--- Details:
---
---  * Overlapping spans yield a job twice; then the claim picks again for the rest.
---  * The attempt is counted at the claim and not at the failure: a worker that crashes silently
---    must not retry forever.
+--  * The claim counts the attempt, because a failure may never be reported: a job whose workers
+--    crash silently must not be retried forever.
 --  * A lease token is the claim of its slice, and half a hash of the secret and the job id. It is as
---    random as the secret, and the broker need not send one token per row.
---  * Times that depend on a column go through to_timestamp(), which is immutable, and no SET has a
---    bare array subscript: Citus rejects `timestamptz + interval` there, and crashes at a subscript.
---  * The UPDATE finds its rows by an id array, in the order of the ids: that is the lock order.
---  * In groups that need admission (held_groups) only admitted jobs are claimed. Other jobs may be
---    ready for a moment, inserted by a process that did not know the limit yet.
---  * The bounds of the scan ranges come from `unnest` and not from parameters, so the planner cannot
---    see their values, and keeps the generic plan.
---  * Durations are returned in seconds: the driver takes 1 µs for a timestamp, 0.05 for a number.
+--    random as the secret, and the broker sends one secret instead of one token per row.
+--  * to_timestamp() and not `timestamptz + interval`, and no bare array subscript in SET: Citus
+--    rejects the first if the interval depends on a column, and crashes at the second.
+--  * In held groups (held_groups) only admitted jobs are claimed. A job without an admission may be
+--    ready for a moment, if a process inserted it that did not know the limit yet.
+--  * Durations are returned as seconds, because the driver decodes a timestamp in 1 µs and a number
+--    in 0.05 µs.
 --  * waited_seconds is the time since run_at. It is NULL after a crash, because the job ran in
---    between. It is too long after a release, a return and a reconcile: these keep run_at, so the
+--    between. It is too long after a release, a return or a reconcile: they keep run_at, so the
 --    earlier run counts as waiting. The time at which a job last became claimable is not stored.
+--  * plan_cache_mode: with the parameters known, small claims seem cheaper, and Postgres would plan
+--    five statements anew for each claim of one job (690 µs instead of 340). Citus needs plans with
+--    the lane: a cluster resets it.
 CREATE FUNCTION claim_jobs(
     claim_lane int,
     max_jobs int,
@@ -108,13 +92,19 @@ DECLARE
     priorities smallint[];
     first_ids uuid[];
     claimed bigint := 0;
+    updated bigint;
+    has_lost boolean := false;
+    bytes_left bigint := max_bytes;
+    checked_ids uuid[] := '{}';
+    checked_slices int[] := '{}';
+    checked_lengths int[] := '{}';
     tidied bigint;
 BEGIN
-    WHILE claimed = 0 LOOP
+    LOOP
         ids := '{}';
         sizes := '{}';
         lease_lengths := '{}';
-        missing := max_jobs;
+        missing := max_jobs - claimed;
         IF in_admission_order THEN
             SELECT coalesce(array_agg(job.id), '{}'), array_agg(job.size), array_agg(job.lease_length),
                 array_agg(DISTINCT job.priority)
@@ -130,7 +120,7 @@ BEGIN
                     AND (allowed_types IS NULL OR job_type = ANY(allowed_types))
                     AND (expires_at IS NULL OR expires_at > claimed_at)
                 ORDER BY priority DESC, ready_admission, id
-                LIMIT max_jobs
+                LIMIT missing
                 FOR UPDATE SKIP LOCKED
             ) AS job;
             missing := 0;
@@ -193,14 +183,14 @@ BEGIN
                 WHERE locked_job.is_mine OR (locked_span.is_mine AND NOT job.may_be_locked)
                 LIMIT missing
             ) AS job;
-            must_measure := must_measure OR coalesce(has_priorities OR picked_bytes > max_bytes, false);
+            must_measure := must_measure OR coalesce(has_priorities OR picked_bytes > bytes_left, false);
             IF picked < missing THEN
                 visited := NULL;  -- all
                 EXIT;
             END IF;
             EXIT WHEN visited = 1;
-            SELECT max_jobs - count(DISTINCT job.id) INTO missing FROM unnest(ids) AS job (id);
-            must_measure := must_measure OR cardinality(ids) > max_jobs - missing;
+            SELECT max_jobs - claimed - count(DISTINCT job.id) INTO missing FROM unnest(ids) AS job (id);
+            must_measure := must_measure OR cardinality(ids) > max_jobs - claimed - missing;
         END LOOP;
         EXIT WHEN ids = '{}';
 
@@ -229,8 +219,8 @@ BEGIN
                         ) AS ranked
                     ) AS assigned
                 ) AS measured
-                WHERE measured.bytes_so_far <= max_bytes
-                    OR (allow_one_oversized AND measured.bytes_so_far = measured.size)
+                WHERE measured.bytes_so_far <= bytes_left
+                    OR (allow_one_oversized AND claimed = 0 AND measured.bytes_so_far = measured.size)
                 ORDER BY measured.id
             ) AS job;
             EXIT WHEN ids IS NULL;
@@ -264,7 +254,14 @@ BEGIN
             CASE WHEN crashes = 0 THEN date_part('epoch', claimed_at - greatest(run_at, 'epoch')) END,
             priority, checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on,
             admission, job.slice, job.size;
-        GET DIAGNOSTICS claimed = ROW_COUNT;
+        GET DIAGNOSTICS updated = ROW_COUNT;
+        claimed := claimed + updated;
+        checked_ids := checked_ids || ids;
+        checked_slices := checked_slices || slices;
+        checked_lengths := checked_lengths || lease_lengths;
+        EXIT WHEN updated = cardinality(ids) OR (must_measure AND updated > 0);
+        bytes_left := bytes_left - (SELECT sum(job.size) FROM unnest(sizes) AS job (size));
+        has_lost := true;
     END LOOP;
 
     IF in_admission_order THEN
@@ -273,10 +270,10 @@ BEGIN
         FROM (
             SELECT first_id
             FROM ready_spans
-            WHERE lane = claim_lane AND priority = ANY(priorities) AND first_id = ANY(ids)
+            WHERE lane = claim_lane AND priority = ANY(priorities) AND first_id = ANY(checked_ids)
             FOR UPDATE SKIP LOCKED
         ) AS span;
-    ELSIF (visited IS NULL OR visited IS DISTINCT FROM cardinality(first_ids))
+    ELSIF (has_lost OR visited IS NULL OR visited IS DISTINCT FROM cardinality(first_ids))
         AND pg_current_xact_id_if_assigned() IS NOT NULL
     THEN
         SELECT array_agg(span.priority), array_agg(span.first_id)
@@ -292,7 +289,7 @@ BEGIN
                     AND first_id > scan_range.after AND first_id <= scan_range.until
                 ORDER BY priority DESC, first_id
             ) AS ordered
-            LIMIT CASE WHEN locks_spans THEN visited ELSE least(visited, 100) END
+            LIMIT CASE WHEN has_lost OR NOT locks_spans THEN least(visited, 100) ELSE visited END
         ) AS span
         CROSS JOIN LATERAL (
             SELECT lane FROM ready_spans WHERE lane = claim_lane AND ctid = span.place FOR UPDATE SKIP LOCKED
@@ -342,7 +339,7 @@ BEGIN
         SELECT claim_lane,
             to_timestamp(claimed_epoch + least(min(job.lease_length), min(slice_lease_seconds[job.slice]), 60)),
             decode(claims[job.slice], 'hex'), slice_workers[job.slice], array_agg(job.id)
-        FROM unnest(ids, slices, lease_lengths) AS job (id, slice, lease_length)
+        FROM unnest(checked_ids, checked_slices, checked_lengths) AS job (id, slice, lease_length)
         GROUP BY job.slice;
         INSERT INTO stat_deltas (lane, ready, running) VALUES (claim_lane, -claimed, claimed);
     END IF;

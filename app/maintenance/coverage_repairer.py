@@ -4,7 +4,7 @@
     missing check    of a running job: its lease would never expire
     empty span       left by cancelled jobs, in a lane that no worker claims from
 
-A missing span or check is a bug of the statement that changed the job, so each is logged as a warning
+A missing span or check is a bug of the statement that changed the job, so each is logged as an error
 and counted. An empty span only costs time; a claim removes those that it reads. Only the leader runs
 the repairer.
 """
@@ -18,6 +18,7 @@ from app.maintenance import store
 from app.maintenance.store import SpanRow
 from app.periodic_service import PeriodicService
 
+REPAIRED = "missing coverage added"  # the log event
 PAGE_JOBS = 1000  # a page takes about 5 ms
 PAGE_SPANS = 500
 _FIRST_LANE = -(2**31)
@@ -42,7 +43,7 @@ class CoverageRepairer(PeriodicService):
         self._last_job = page.last_job if page.last_job is not None and page.jobs == PAGE_JOBS else _FIRST_JOB
         if page.spans or page.checks:
             self._infra.metrics.coverage_repaired.inc(page.spans + page.checks)
-            log.warning("coverage repaired", ready_spans=page.spans, lease_checks=page.checks)
+            log.error(REPAIRED, ready_spans=page.spans, lease_checks=page.checks)
 
     async def _delete_empty(self) -> None:
         """Deletes the empty spans of the next page."""

@@ -66,8 +66,9 @@ class LeaseRescuer(PeriodicService):
         now, scan_from = self._infra.now(), self.scan_from
         while checks := await leases.due_checks(self._infra.db, scan_from, now, limit=BATCH_SIZE, max_jobs=MAX_JOBS):
             await self._end_expired(checks, now)
-            if not await self._move(checks):
-                break  # other brokers are moving these checks
+            is_full = len(checks) == BATCH_SIZE or sum(len(check["job_ids"]) for check in checks) >= MAX_JOBS
+            if not await self._move(checks) or not is_full:  # `not moved`: other brokers are moving these checks
+                break
         self.mark_scanned(now)
 
     async def _end_expired(self, checks: Sequence[Record], now: datetime) -> None:

@@ -14,12 +14,15 @@ from typing import ClassVar
 import httpx
 import msgspec
 
+from app.maintenance.coverage_repairer import REPAIRED
 from tests.chaos.database import Postgres
 from tests.chaos.fork_server import ChildProcess, ForkServer
+from tests.chaos.mutants import changed_claim
 from tests.chaos.options import Options, to_json
 from tests.chaos.proxy import Command, Mode
 from tests.chaos.standby import ReplicatedPostgres
 from tests.chaos.workload import QUEUES, SCHEDULES, WORK
+from tests.coverage import UNCOVERED_JOBS
 from tests.ports import free_ports
 
 BROKER_SETTINGS = {"LONGSHORE_LOG_LEVEL": "error", "LONGSHORE_SWEEP_SECONDS": "0.2", "LONGSHORE_POLL_SECONDS": "0.5"}
@@ -91,7 +94,7 @@ class Cluster:
 
     def start(self) -> None:
         self.postgres.start()
-        self.postgres.prepare()
+        self.postgres.prepare(changed_claim(self.options.mutant))
         for number in self.numbers:
             folder = Path(self._sockets.name) / str(number)
             folder.mkdir()
@@ -152,6 +155,12 @@ class Cluster:
             self.brokers[number].has_exited_within(1)
         elif status := self.brokers[number].exit_status:
             self.failed_brokers.append(status)
+
+    def uncovered_jobs(self) -> int:
+        """Counts the jobs without a ready span or lease check: what the brokers have repaired, and what is
+        left."""
+        logs = [log.read_text(errors="replace").count(REPAIRED) for log in self.folder.glob("broker*.log")]
+        return sum(logs) + len(self.postgres.rows(UNCOVERED_JOBS))
 
     def wait_until_ready(self, number: int) -> None:
         deadline = time.monotonic() + 60

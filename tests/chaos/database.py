@@ -52,8 +52,11 @@ class Postgres:
     def start(self) -> None:
         self.dsn = self._server.start()
 
-    def prepare(self) -> None:
+    def prepare(self, claim_function: str = "") -> None:
+        """Creates the schema and the audit log, and replaces the function `claim_jobs`, if given."""
         migrations.upgrade(self.dsn)
+        if claim_function:
+            self.execute(claim_function)
         self.execute(CLOCK)
         self.execute(AUDIT_LOG)
 

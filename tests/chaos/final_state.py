@@ -87,6 +87,7 @@ class FinalState(msgspec.Struct):
     hung_brokers: int = 0  # brokers that did not exit on SIGTERM
     failed_brokers: list[int] = []  # exit statuses of brokers that exited by themselves, or not with 0
     deadlocks: int = 0  # detected by Postgres
+    uncovered: int = 0  # jobs that were or are without a ready span or a lease check
     audit_log: list[AuditRow] = []
     queues: dict[int, QueueLimits] = {}
 
@@ -146,6 +147,7 @@ def read_final_state(cluster: Cluster, schedule_runs: list[ScheduleRuns], *, dra
         jobs, stats = _jobs_of_api(http), _stats(http)
     recorded, queues = audit_log.read(cluster.postgres), _queue_limits(cluster)
     assert recorded, "the triggers in the database recorded nothing"
+    uncovered = cluster.uncovered_jobs()
     cluster.terminate_all_brokers()
     return FinalState(
         stored,
@@ -157,6 +159,7 @@ def read_final_state(cluster: Cluster, schedule_runs: list[ScheduleRuns], *, dra
         hung_brokers=cluster.hung_brokers,
         failed_brokers=cluster.failed_brokers,
         deadlocks=cluster.postgres.deadlocks(),
+        uncovered=uncovered,
         audit_log=recorded,
         queues=queues,
     )

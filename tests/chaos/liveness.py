@@ -84,6 +84,7 @@ def i9_all_jobs_finish(facts: Facts) -> list[str]:
     left = Counter(row.state for row in facts.final_state.stored if row.state not in ("completed", "dead", "cancelled"))
     found = [f"not finished in time: {dict(left)}"] if left or not facts.final_state.drained else []
     found += [f"deadlocks: {facts.final_state.deadlocks}"] if facts.final_state.deadlocks else []
+    found += [f"jobs without coverage: {facts.final_state.uncovered}"] if facts.final_state.uncovered else []
     found += _unrescued_leases(facts)
     found += (
         [f"{facts.final_state.hung_brokers} brokers did not exit on SIGTERM"] if facts.final_state.hung_brokers else []

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.concurrency import store as limits
+from app.db.migrations import ROOT
 from app.db.queries import Queries, compile_statement
 from app.jobs import store as jobs
 from app.leases import store as leases
@@ -24,14 +25,17 @@ class Mutant:
     """A deliberate bug.
 
     - `description`: the bug; `R6` and `A11` are rules and faults in docs/reliability.
+    - `bugs` are applied in the process of a broker, `claim_changes` to the text of the function
+      `claim_jobs` in the database.
     - `expected_text`: the report must contain it. It is set for invariants with several sentences,
       because a slow machine may cause another of them."""
 
     description: str
     situation: str
     invariants: tuple[str, ...]
-    bugs: tuple[Bug, ...]
+    bugs: tuple[Bug, ...] = ()
     expected_text: str = ""
+    claim_changes: tuple[tuple[str, str], ...] = ()
 
 
 def rewrite(statements: Queries, name: str, old: str, new: str) -> Bug:
@@ -47,6 +51,10 @@ def skip_lease_check(name: str) -> Bug:
     unchanged = "(input.expected_expiry IS NULL OR jobs.lease_expires_at = input.expected_expiry)"
     return rewrite(leases.SQL, name, unchanged, "true")
 
+
+LEASE_TOKEN = "(coalesce(claims[job.slice], '') || right(md5(secret || jobs.id::text), 16))::uuid"
+ENDS_SOON = "(state = 'ready' OR (state = 'running' AND lease_expires_at < claimed_at + interval '1.5 s'))"
+YOUNGEST_OF_SPAN = ("ORDER BY id\n                ) AS job", "ORDER BY id DESC\n                ) AS job")
 
 MUTANTS = {
     # Fencing tokens
@@ -75,7 +83,7 @@ MUTANTS = {
         "R6: a job has the same token at every delivery",
         "late workers",
         ("I5", "I6", "W2"),
-        (rewrite(leases.SQL, "claim", "md5(:secret || jobs.id::text)", "md5(left(:secret, 0) || jobs.id::text)"),),
+        claim_changes=((LEASE_TOKEN, "md5(jobs.id::text)::uuid"),),
     ),
     # Leases
     "reaps_the_living": Mutant(
@@ -86,8 +94,11 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "expired_leases",
-                "lease_expires_at <= :until",
-                "lease_expires_at <= :until::timestamptz + interval '1 day'",
+                "lease_expires_at <= :now",
+                "lease_expires_at <= :now::timestamptz + interval '1 day'",
+            ),
+            rewrite(
+                leases.SQL, "due_checks", "check_at <= :until", "check_at <= :until::timestamptz + interval '1 day'"
             ),
             rewrite(leases.SQL, "get_leases", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
             *(skip_lease_check(name) for name in ("requeue", "move_to_dead_letters", "finish_cancelled")),
@@ -97,20 +108,19 @@ MUTANTS = {
         "a claim takes jobs whose lease ends soon, while their worker may still extend it",
         "late workers",
         ("I5",),
-        (
-            rewrite(
-                leases.SQL,
-                "claim",
-                "state = 'ready'",
-                "(state = 'ready' OR (state = 'running' AND lease_expires_at < :now::timestamptz + interval '1.5 s'))",
-            ),
+        claim_changes=(
+            ("id >= span.first_id AND id <= span.last_id\n", "id <= span.last_id\n"),
+            ("state = 'ready'", ENDS_SOON),
         ),
     ),
     "claims_twice": Mutant(
         "a claim neither locks the jobs that it selects nor checks their state again",
         "late workers",
         ("I5",),
-        (rewrite(leases.SQL, "claim", "FOR UPDATE SKIP LOCKED", ""),),
+        claim_changes=(
+            ("FOR UPDATE SKIP LOCKED", ""),
+            ("jobs.id = job.id\n            AND state = 'ready'", "jobs.id = job.id"),
+        ),
     ),
     "clock_of_the_broker": Mutant(
         "R11: leases use the broker's own clock, and one clock is wrong",
@@ -129,7 +139,7 @@ MUTANTS = {
         "a delivery costs no attempt",
         "dead workers",
         ("I7",),
-        (rewrite(leases.SQL, "claim", "attempt = attempt + 1", "attempt = attempt"),),
+        claim_changes=(("attempt = attempt + 1", "attempt = attempt"),),
     ),
     "release_spends": Mutant(
         "release and snooze do not refund the attempt",
@@ -231,6 +241,21 @@ MUTANTS = {
         (code.exit_with_error,),
         expected_text="exited by itself or with an error",
     ),
+    # Ready spans and lease checks
+    "requeue_without_span": Mutant(
+        "a job that is requeued has no ready span",
+        "late workers",
+        ("I9",),
+        (rewrite(leases.SQL, "requeue", "FROM changed\n    WHERE state = 'ready'", "FROM changed\n    WHERE false"),),
+        expected_text="without coverage",
+    ),
+    "claim_without_check": Mutant(
+        "a claim inserts no lease check",
+        "dead workers",
+        ("I9",),
+        expected_text="without coverage",
+        claim_changes=(("GROUP BY job.slice;", "GROUP BY job.slice\n        HAVING false;"),),
+    ),
     # Maintenance services
     "paused_not_swept": Mutant(
         "expired leases of paused queues are not ended",
@@ -240,8 +265,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "expired_leases",
-                "lease_expires_at <= :until",
-                "lease_expires_at <= :until AND NOT EXISTS"
+                "lease_expires_at <= :now",
+                "lease_expires_at <= :now AND NOT EXISTS"
                 " (SELECT FROM queues WHERE id = lane >> 8 AND paused_at IS NOT NULL)",
             ),
         ),
@@ -255,8 +280,8 @@ MUTANTS = {
             rewrite(
                 jobs.SQL,
                 "due_jobs",
-                "run_at <= :now",
-                "run_at <= :now AND run_at > :now::timestamptz - interval '60 s'",
+                "due_at <= :now",
+                "due_at <= :now AND due_at > :now::timestamptz - interval '60 s'",
             ),
         ),
         expected_text="'scheduled'",
@@ -310,13 +335,16 @@ MUTANTS = {
         "the youngest job is claimed first",
         "single consumer",
         ("I8",),
-        (rewrite(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),),
+        claim_changes=(("ORDER BY priority DESC, first_id", "ORDER BY first_id DESC"), YOUNGEST_OF_SPAN),
     ),
     "lane_reversed": Mutant(
         "a claim takes the youngest jobs of its lane first",
         "several lanes",
         ("W9",),
-        (rewrite(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY priority DESC, id DESC"),),
+        claim_changes=(
+            ("ORDER BY priority DESC, first_id", "ORDER BY priority DESC, first_id DESC"),
+            YOUNGEST_OF_SPAN,
+        ),
         expected_text="in wide lane",
     ),
     "group_reversed": Mutant(
@@ -330,10 +358,8 @@ MUTANTS = {
         "jobs that have missed their start deadline are delivered",
         "several lanes",
         ("W5",),
-        (
-            rewrite(leases.SQL, "claim", "AND (expires_at IS NULL OR expires_at > :now)", ""),
-            rewrite(jobs.SQL, "past_start_deadline", "expires_at <= :now", "false"),
-        ),
+        (rewrite(jobs.SQL, "past_start_deadline", "start_by <= :now", "false"),),
+        claim_changes=(("AND (expires_at IS NULL OR expires_at > claimed_at)", ""),),
         expected_text="after expires_at",
     ),
     "purge_without_effect": Mutant(
@@ -354,7 +380,7 @@ MUTANTS = {
         "high concurrency",
         ("I11",),
         (
-            rewrite(jobs.SQL, "due_jobs", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "due_jobs", "due_at <= :now", "due_at <= :now::timestamptz + interval '3 s'"),
             rewrite(jobs.SQL, "make_due_ready", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
         ),
     ),
@@ -365,6 +391,18 @@ MUTANTS = {
         (rewrite(schedules.SQL, "lock_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
     ),
 }
+
+
+def changed_claim(name: str) -> str:
+    """Returns the statement that replaces the function `claim_jobs`; an empty text if the bug changes
+    another part."""
+    changes = MUTANTS[name].claim_changes if name else ()
+    text = (ROOT / "alembic" / "versions" / "0001_baseline.8_claims.up.sql").read_text()
+    text = text[text.index("CREATE FUNCTION claim_jobs(") : text.index("$$;") + 3]
+    for old, new in changes:
+        assert old in text, f"claim_jobs does not contain {old}"
+        text = text.replace(old, new)
+    return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1) if changes else ""
 
 
 def apply(name: str) -> None:

@@ -57,6 +57,11 @@ def test_invariant_9_reports_unfinished_jobs_after_the_drain(one_job: HistoryBui
     assert one_job.violations(drained=False)["I9"] == ["not finished in time: {'ready': 1}"]
 
 
+def test_invariant_9_reports_jobs_without_coverage(one_job: HistoryBuilder) -> None:
+    one_job.complete_job("a", 1)
+    assert one_job.violations(uncovered=2)["I9"] == ["jobs without coverage: 2"]
+
+
 def test_invariant_9_reports_deadlocks(one_job: HistoryBuilder) -> None:
     one_job.complete_job("a", 1)
     assert one_job.violations(deadlocks=3)["I9"] == ["deadlocks: 3"]

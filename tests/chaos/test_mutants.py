@@ -27,12 +27,13 @@ def test_unmodified_broker_has_no_violation_in_the_same_situation() -> None:
 
 APPLY_EACH = """
 import os
-from tests.chaos.mutants import MUTANTS, apply
+from tests.chaos.mutants import MUTANTS, apply, changed_claim
 
-for name in MUTANTS:
+for name, mutant in MUTANTS.items():
     child = os.fork()
     if child == 0:
         apply(name)
+        assert mutant.bugs or changed_claim(name)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, name
 """

@@ -18,6 +18,7 @@ def run_all_lifecycles(api: Api, database: TestDatabase) -> None:
     use_unique_keys_and_schedules(Api(api.http, "keyed"), database)
     resolve_dependencies(Api(api.http, "children"))
     miss_start_deadline(Api(api.http, "late"))
+    leave_empty_span(Api(api.http, "unclaimed"), database)
 
 
 def update_and_cancel_jobs(api: Api, database: TestDatabase) -> None:
@@ -146,6 +147,12 @@ def resolve_dependencies(api: Api) -> None:
 def miss_start_deadline(api: Api) -> None:
     job = api.enqueue(expires_at="2020-01-01T00:00:00Z")
     wait_until(lambda: api.job(job["id"])["state"] == "dead")
+
+
+def leave_empty_span(api: Api, database: TestDatabase) -> None:
+    """A span of a cancelled job in a queue that no worker claims from."""
+    job = api.cancel(api.enqueue())
+    wait_until(lambda: not database.rows("SELECT FROM ready_spans WHERE first_id = $1", job["id"]))
 
 
 def explain_codes(api: Api, job: Json) -> set[str]:

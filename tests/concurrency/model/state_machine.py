@@ -29,6 +29,7 @@ from tests.concurrency.model.steps import (
     SettleItem,
     Step,
 )
+from tests.coverage import UNCOVERED_JOBS
 
 NUMBERS = st.integers(0, 30)
 WORKERS = st.sampled_from(["ada", "bob"])
@@ -258,3 +259,4 @@ class LeaseStateMachine(RuleBasedStateMachine):
         if sys.exc_info()[0] is not None:
             return  # the run has failed already
         assert self.brokers.counts(self.queue) == Counter(job.state for job in self.model.jobs.values())
+        assert self.brokers.database.rows(UNCOVERED_JOBS) == []

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.api_client import Api, Json
 from tests.concurrency.properties.conftest import BrokerPair
 from tests.conftest import wait_until
+from tests.coverage import UNCOVERED_JOBS
 
 # The broker of other tests runs in this process and uses `random`, which hypothesis attributes to
 # this test.
@@ -281,6 +282,7 @@ class LimitsMachine(RuleBasedStateMachine):
         """No job is stuck: all remaining jobs can be completed under the current rules."""
         if sys.exc_info()[0] is not None:
             return  # the test has failed already
+        assert self.db.rows(UNCOVERED_JOBS) == []
         if self.paused:
             self.pause_or_resume(0)
         broker = 0
