@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 #    of their ids.
 #  * enable_nestloop: without nested loops Postgres joins the ids of a request to the jobs by a hash
 #    (requeueing 1000 jobs: 27 ms; finding each id by its position in the array took 80 ms).
-#  * enable_sort: without sorts a claim uses jobs_ready, the index that has the order of a claim.
-#    With sorts it read the whole lane by the primary key when most jobs were pending (10 jobs
-#    behind 10,000 pending ones: 450 buffers; by jobs_ready 80).
+#  * enable_sort: without sorts a statement uses the index that has its order. With sorts a claim
+#    read the whole lane by the primary key when most jobs were pending (10 jobs behind 10,000
+#    pending ones: 450 buffers; by the index of that time 80).
 #
 # plan_cache_mode is not set, because Citus needs custom plans.
 _PLANS = {

@@ -1,9 +1,10 @@
 """Low-water marks: where a claim starts to read a lane that is full of dead index entries.
 
-Claimed jobs leave dead entries in the index of ready jobs until vacuum removes them. Vacuum cannot
-remove them while any transaction holds an old snapshot. Reading past 100,000 of them cost a claim
-20 ms and 9,000 buffers. A mark is the id, for one lane and priority, up to which no ready job was
-left.
+Ready spans that claims have emptied leave dead entries in their index until vacuum removes them. Vacuum
+cannot remove them while any transaction holds an old snapshot. Jobs that are enqueued one by one have
+a span each; reading past 100,000 dead entries cost a claim 20 ms and 9,000 buffers. A mark is the id,
+for one lane and priority, up to which no ready job was left. Claims read the spans that begin after it,
+because a claim has moved the beginning of each span to its first ready job.
 
 The marks of a lane are used or unused:
 

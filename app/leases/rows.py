@@ -93,8 +93,8 @@ class ClaimResult(NamedTuple):
 class ScanRange(NamedTuple):
     """A part of a lane: the priorities from `highest` down to `lowest`.
 
-    A scan range contains, of each of these priorities, the ids greater than `after` and up to
-    `until`.
+    A scan range contains, of each of these priorities, the ready spans that begin after the id
+    `after`, and at `until` at the latest.
     """
 
     highest: int
