@@ -17,9 +17,10 @@ SELECT :lane::int AS lane, id, job_type, payload, attempt, max_attempts, deliver
     :now_epoch::float8 AS started_epoch, lease_seconds, waited_seconds, priority, {{delivered_columns}}, slice_number,
     size
 FROM claim_jobs(
-    :lane, :limit, :fair, :highest, :lowest, :after, :until, :job_types, :held_groups, :now, :now_epoch, :secret,
-    :claims, :worker_ids, :lease_seconds, :default_lease_seconds, :slice_starts, :envelope_bytes, :max_bytes,
-    :allow_one_oversized, :uses_slot, :quota_owner
+    :lane, :limit, :fair, :highest::smallint[], :lowest::smallint[], :after::uuid[], :until::uuid[],
+    :job_types::text[], :held_groups::text[], :now, :now_epoch, :secret, :claims, :worker_ids::text[],
+    :lease_seconds::int[], :default_lease_seconds, :slice_starts::bigint[], :envelope_bytes, :max_bytes,
+    :allow_one_oversized, :uses_slot::boolean, :quota_owner::text
 );
 
 -- name: first_ready

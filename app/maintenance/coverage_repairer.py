@@ -10,9 +10,11 @@ the repairer.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import FIRST_ID
+from app.db.pool import retry_after_deadlock
 from app.log import log
 from app.maintenance import store
 from app.maintenance.store import SpanRow
@@ -56,5 +58,9 @@ class CoverageRepairer(PeriodicService):
             if span.is_empty:
                 empty[span.lane].append(span)
         for lane, spans in empty.items():
-            async with self._infra.db.transaction() as transaction:
-                await store.delete_empty_spans(transaction, lane, spans)
+            await self._delete(lane, spans)
+
+    @retry_after_deadlock
+    async def _delete(self, lane: int, spans: Sequence[SpanRow]) -> None:
+        async with self._infra.db.transaction() as transaction:
+            await store.delete_empty_spans(transaction, lane, spans)

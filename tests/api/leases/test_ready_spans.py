@@ -14,7 +14,7 @@ from tests.api_client import Api
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase
 
-HOT_UPDATES = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'jobs'"
+HEAP_ONLY_UPDATES = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'jobs'"
 SPANS_OF_LANE = "SELECT priority, first_id, last_id FROM ready_spans WHERE lane = $1 ORDER BY priority DESC, first_id"
 
 
@@ -124,7 +124,7 @@ def test_job_that_did_not_fit_stays_in_its_span(
     assert spans(db, ids[0]) == [(ids[1], ids[2])]
 
 
-def test_plain_claims_and_heartbeats_are_hot_updates(
+def test_plain_claims_and_heartbeats_insert_no_index_entries(
     broker_services: Broker, api: Api, loop: Loop, db: TestDatabase
 ) -> None:
     lane = lane_of(UUID(api.enqueue_many(20)[0]))
@@ -137,7 +137,7 @@ def test_plain_claims_and_heartbeats_are_hot_updates(
                 HeartbeatParams(row.id, row.lease_token, None, json.dumps({"percent": 50}), None) for row in rows
             ]
             assert len(await store.heartbeat(transaction, lane, heartbeats, now, 60)) == 20
-            counts = await transaction.row(HOT_UPDATES)
+            counts = await transaction.row(HEAP_ONLY_UPDATES)
             assert counts is not None
             return counts["n_tup_upd"], counts["n_tup_hot_upd"]
 

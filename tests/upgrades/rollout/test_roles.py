@@ -148,8 +148,9 @@ def test_broker_role_reads_every_table_and_writes_only_where_needed(owned_db: Te
     } == set()
 
 
-def test_broker_role_may_call_only_the_partition_functions(owned_db: TestDatabase) -> None:
+def test_broker_role_may_call_only_the_functions_of_claims_and_partitions(owned_db: TestDatabase) -> None:
     assert {row["proname"] for row in owned_db.rows(FUNCTIONS, BROKER_ROLE)} == {
+        "claim_jobs",
         "create_finished_partition",
         "retire_finished_partition",
     }
@@ -174,7 +175,7 @@ def test_public_role_may_call_no_function(owned_db: TestDatabase) -> None:
         "ALTER FUNCTION create_finished_partition SECURITY INVOKER",
         "ALTER ROLE longshore_broker SUPERUSER",
         "DROP TABLE jobs",
-        "DROP INDEX jobs_ready",
+        "DROP INDEX jobs_due",
         "TRUNCATE jobs",
         "TRUNCATE finished_jobs",
         "DELETE FROM finished_jobs",
