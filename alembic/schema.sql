@@ -337,6 +337,8 @@ CREATE FUNCTION public.create_finished_partition(day date, archived boolean) RET
     SET "TimeZone" TO 'UTC'
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
+    SET "DateStyle" TO 'ISO, MDY'
+    SET standard_conforming_strings TO 'on'
     AS $$
 DECLARE
     partition text := format(
@@ -350,6 +352,8 @@ BEGIN
     END IF;
 
     EXECUTE format('CREATE TABLE %I (LIKE finished_jobs)', partition);
+
+    EXECUTE format('ALTER TABLE %I REPLICA IDENTITY FULL', partition);
 
     EXECUTE format(
         'WITH moved AS (
@@ -393,7 +397,7 @@ BEGIN
 
     EXECUTE format('GRANT SELECT, UPDATE ON config_versions TO %I', grantee);
 
-    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version, queue_id_range TO %I', grantee);
 
     EXECUTE format(
         'GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition, claim_jobs TO %I', grantee
@@ -481,6 +485,8 @@ CREATE FUNCTION public.longshore_enqueue_v1(job_type text, payload json DEFAULT 
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
     SET search_path TO 'public', 'pg_temp'
+    SET "DateStyle" TO 'ISO, MDY'
+    SET standard_conforming_strings TO 'on'
     AS $_$
 DECLARE
     called_at timestamptz := clock_timestamp();
@@ -868,8 +874,10 @@ BEGIN
 
         BEGIN
             INSERT INTO queues (id, name)
-            SELECT least(coalesce(max(id), 0) + 1, 65535), queue_name
-            FROM queues
+            SELECT least(coalesce(max(queues.id) + 1, first_id), last_id), queue_name
+            FROM queue_id_range
+            LEFT JOIN queues ON queues.id BETWEEN first_id AND last_id
+            GROUP BY first_id, last_id
             ON CONFLICT (name) DO NOTHING;
 
         EXCEPTION
@@ -1191,6 +1199,8 @@ CREATE FUNCTION public.retire_finished_partition(partition text, archived boolea
     LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
+    SET "DateStyle" TO 'ISO, MDY'
+    SET standard_conforming_strings TO 'on'
     AS $_$
 BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
@@ -1340,6 +1350,8 @@ CREATE TABLE public.finished_jobs (
 )
 PARTITION BY RANGE (archive, keep_until);
 
+ALTER TABLE ONLY public.finished_jobs REPLICA IDENTITY FULL;
+
 CREATE TABLE public.finished_jobs_default (
     lane integer CONSTRAINT finished_jobs_lane_not_null NOT NULL,
     attempt smallint CONSTRAINT finished_jobs_attempt_not_null NOT NULL,
@@ -1376,6 +1388,8 @@ CREATE TABLE public.finished_jobs_default (
     result text,
     payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL
 );
+
+ALTER TABLE ONLY public.finished_jobs_default REPLICA IDENTITY FULL;
 
 CREATE TABLE public.finished_parents (
     lane integer NOT NULL,
@@ -1422,11 +1436,20 @@ CREATE TABLE public.poll_history (
     last_polled_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE public.queue_id_range (
+    first_id integer NOT NULL,
+    last_id integer NOT NULL,
+    CONSTRAINT queue_id_range_check CHECK (((last_id >= first_id) AND (last_id <= 65535))),
+    CONSTRAINT queue_id_range_first_id_check CHECK ((first_id >= 1))
+);
+
 CREATE TABLE public.rate_limit_usage (
     lane integer NOT NULL,
     at timestamp with time zone NOT NULL,
     count integer NOT NULL
 );
+
+ALTER TABLE ONLY public.rate_limit_usage REPLICA IDENTITY FULL;
 
 CREATE TABLE public.ready_spans (
     lane integer NOT NULL,
@@ -1462,6 +1485,8 @@ CREATE TABLE public.stat_deltas (
     enqueued integer DEFAULT 0 NOT NULL,
     failed integer DEFAULT 0 NOT NULL
 );
+
+ALTER TABLE ONLY public.stat_deltas REPLICA IDENTITY FULL;
 
 CREATE TABLE public.stat_durations (
     lane integer NOT NULL,
@@ -1543,6 +1568,9 @@ ALTER TABLE ONLY public.lease_checks
 
 ALTER TABLE ONLY public.poll_history
     ADD CONSTRAINT poll_history_pkey PRIMARY KEY (queue, job_type);
+
+ALTER TABLE ONLY public.queue_id_range
+    ADD CONSTRAINT queue_id_range_pkey PRIMARY KEY (first_id);
 
 ALTER TABLE ONLY public.queues
     ADD CONSTRAINT queues_name_key UNIQUE (name);

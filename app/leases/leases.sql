@@ -58,47 +58,38 @@ count(attempt_record) FILTER (WHERE NOT replaces_record)
 -- shortens it, because the claim may have requested a longer lease than the default. No heartbeat
 -- extends a lease beyond the deadline of the run. From the deadline on, the response of the
 -- heartbeat has the action `cancel`.
---
--- A shortened lease gets a lease check of its own. The statement reads `previous` as it was before
--- the UPDATE, and only where a worker has sent lease_seconds.
-WITH extended AS (
-    UPDATE jobs
-    SET lease_expires_at = least(
-            greatest(
-                to_timestamp(
-                    :now_epoch::float8 + coalesce(input.lease_seconds, jobs.lease_seconds, :default_lease_seconds)
-                ),
-                CASE WHEN input.lease_seconds IS NULL THEN jobs.lease_expires_at END
+UPDATE jobs
+SET lease_expires_at = least(
+        greatest(
+            to_timestamp(
+                :now_epoch::float8 + coalesce(input.lease_seconds, jobs.lease_seconds, :default_lease_seconds)
             ),
-            jobs.deadline_at
+            CASE WHEN input.lease_seconds IS NULL THEN jobs.lease_expires_at END
         ),
-        unreported_since = NULL,
-        progress = coalesce(input.progress, jobs.progress),
-        checkpoint = coalesce(input.checkpoint, jobs.checkpoint)
-    FROM unnest(:id::uuid[], :token::uuid[], :lease_seconds::int[], :progress::text[], :checkpoint::text[])
-        AS input (id, token, lease_seconds, progress, checkpoint)
-    WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = input.id AND jobs.lease_token = input.token
-        AND jobs.state = 'running'
-    RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at, input.lease_seconds,
-        jobs.cancel_requested_at IS NOT NULL
-            OR coalesce(jobs.deadline_at <= to_timestamp(:now_epoch::float8), false) AS cancel
-),
-shortened AS (
-    SELECT extended.id, extended.lease_expires_at
-    FROM extended
-    JOIN jobs AS previous ON previous.id = extended.id
-    WHERE previous.lane = :lane
-        AND previous.id = ANY(ARRAY(SELECT id FROM extended WHERE lease_seconds IS NOT NULL))
-        AND extended.lease_expires_at < previous.lease_expires_at
-),
-checked AS (
-    INSERT INTO lease_checks (lane, check_at, claim, job_ids)
-    SELECT :lane, min(lease_expires_at), :claim::bytea, array_agg(id)
-    FROM shortened
-    HAVING count(*) > 0
-)
-SELECT id, lease_token, lease_expires_at, cancel
-FROM extended;
+        jobs.deadline_at
+    ),
+    unreported_since = NULL,
+    progress = coalesce(input.progress, jobs.progress),
+    checkpoint = coalesce(input.checkpoint, jobs.checkpoint)
+FROM unnest(:id::uuid[], :token::uuid[], :lease_seconds::int[], :progress::text[], :checkpoint::text[])
+    AS input (id, token, lease_seconds, progress, checkpoint)
+WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = input.id AND jobs.lease_token = input.token
+    AND jobs.state = 'running'
+RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
+    jobs.cancel_requested_at IS NOT NULL
+        OR coalesce(jobs.deadline_at <= to_timestamp(:now_epoch::float8), false) AS cancel;
+
+-- name: check_shortened_leases
+-- Adds a lease check for the leases that a heartbeat is going to shorten. Runs right before the
+-- heartbeat: a check too many does no harm, and a heartbeat with an INSERT in a CTE would run on all
+-- nodes of a cluster.
+INSERT INTO lease_checks (lane, check_at, claim, job_ids)
+SELECT :lane, min(input.ends_at), :claim, array_agg(jobs.id)
+FROM jobs
+JOIN unnest(:ids::uuid[], :ends_at::timestamptz[]) AS input (id, ends_at) ON input.id = jobs.id
+WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.state = 'running'
+    AND jobs.lease_expires_at > input.ends_at
+HAVING count(*) > 0;
 
 -- name: complete
 -- row: SettledRow

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 from uuid import UUID
 
@@ -99,13 +99,15 @@ async def leases_with_secret(db: Executor, lane: int, ids: Sequence[UUID], secre
 async def heartbeat(
     db: Executor, lane: int, heartbeats: Sequence[HeartbeatParams], now: datetime, default_lease_seconds: int
 ) -> list[HeartbeatRow]:
+    lengths = {item.id: item.lease_seconds for item in heartbeats if item.lease_seconds is not None}
+    if lengths:
+        ends = [now + timedelta(seconds=seconds) for seconds in lengths.values()]
+        await db.rows(
+            *SQL.check_shortened_leases(lane=lane, ids=[*lengths], ends_at=ends, claim=secrets.token_bytes(8))
+        )
     rows = await db.rows(
         *SQL.heartbeat.bind(
-            heartbeats,
-            lane=lane,
-            now_epoch=now.timestamp(),
-            default_lease_seconds=default_lease_seconds,
-            claim=secrets.token_bytes(8),
+            heartbeats, lane=lane, now_epoch=now.timestamp(), default_lease_seconds=default_lease_seconds
         )
     )
     return [*map(HeartbeatRow._make, rows)]

@@ -49,6 +49,7 @@ def finish_jobs(api: Api) -> None:
     assert api.claim(worker_id="w", key="key-2")["jobs"][0]["lease_token"] == job["lease_token"]
     api.post("/workers/w/resume")
     api.heartbeat("w", job)
+    api.heartbeat_one(job, lease_seconds=5)
     assert api.complete(job)["state"] == "completed"
     assert api.complete(job)["status"] == "already_settled"
     stopped = api.enqueue()

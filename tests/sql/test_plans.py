@@ -95,6 +95,7 @@ INDEXES = {
     "count_leases_of_caller": {"jobs_quota_owner"},
     "leases_with_secret": {"jobs_pkey"},
     "heartbeat": {"jobs_pkey"},
+    "check_shortened_leases": {"jobs_pkey"},
     "complete": {"jobs_pkey", "lease_checks_pkey"},
     "get_leases": {"jobs_pkey"},
     "requeue": {"jobs_pkey"},
