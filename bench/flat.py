@@ -37,6 +37,8 @@ SET state = 'running', lease_expires_at = now(), lease_token = gen_random_uuid()
     started_at = now()
 WHERE lane = $1 AND state = 'ready'
 """
+# Jobs that were enqueued one by one have a ready span each, and leave as many dead index entries.
+INSERT_CHURNED = INSERT_WAITING.replace("/ 100 AS batch", "AS batch")
 COMPLETED = """
 WITH completed AS (DELETE FROM jobs WHERE lane = $1 AND state = 'running')
 DELETE FROM ready_spans WHERE lane = $1
@@ -115,7 +117,7 @@ class BacklogBench:
             show(f"churned: {first - 1:,} of {count:,}")
             last = min(first + CHUNK - 1, count)
             await self._measured.db.rows(
-                _with_lane(INSERT_WAITING, lane), lane, prefix, "ready", datetime.now(UTC), PAYLOAD, first, last
+                _with_lane(INSERT_CHURNED, lane), lane, prefix, "ready", datetime.now(UTC), PAYLOAD, first, last
             )
             await self._measured.db.rows(CLAIMED, lane)
             await self._measured.db.rows(COMPLETED, lane)

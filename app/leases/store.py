@@ -1,4 +1,4 @@
-"""Runs claims.sql and leases.sql."""
+"""Runs claims.sql, leases.sql and lease_checks.sql."""
 
 import secrets
 from collections.abc import Sequence
